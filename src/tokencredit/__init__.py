@@ -1,0 +1,1 @@
+"""Token-level credit for reinforcement learning of language models."""
