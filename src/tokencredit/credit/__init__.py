@@ -1,0 +1,135 @@
+"""Credit: who earned the reward, token by token. Imports torch alone.
+
+`STRATEGIES` is the one table of names. A strategy is a function (policy, rollouts, options) -> Credit; other packages
+add theirs through the entry-point group `tokencredit.strategies` (each entry a `Strategy`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tokencredit.credit import controls
+from tokencredit.credit.advantages import group_advantages
+from tokencredit.credit.base import Credit, Strategy
+from tokencredit.credit.gate import bilevel_gate
+from tokencredit.credit.gradient import oar_g
+from tokencredit.credit.options import Options
+from tokencredit.credit.perturbation import oar_p
+from tokencredit.errors import UsageError
+
+if TYPE_CHECKING:
+    from tokencredit.policy import Policy
+    from tokencredit.rollouts import Rollouts
+
+__all__ = [
+    "STRATEGIES",
+    "Credit",
+    "Options",
+    "Strategy",
+    "TokenCredit",
+    "assign",
+    "get_strategy",
+    "group_advantages",
+]
+
+STRATEGIES: dict[str, Strategy] = {
+    "oar-p": Strategy(oar_p, "how far the outcome moves when the token is replaced"),
+    "oar-g": Strategy(oar_g, "how far the outcome would move, from one gradient to the token's embedding"),
+    "uniform": Strategy(controls.uniform, "control: all tokens alike, plain GRPO"),
+    "random": Strategy(controls.random, "control: uniform random importance"),
+    "position": Strategy(controls.position, "control: later tokens matter more"),
+    "entropy": Strategy(controls.entropy, "control: the entropy of the token's prediction"),
+    "inverted": Strategy(controls.inverted, "control: the reverse of oar-g"),
+    "bias": Strategy(controls.bias, "control: a constant added to every token", additive=True, centred=False),
+}
+
+
+def get_strategy(name: str) -> Strategy:
+    """The strategy of that name, ours or one that another package registered.
+
+    Raises:
+        UsageError: no such strategy; the message lists the names.
+    """
+    if name in STRATEGIES:
+        return STRATEGIES[name]
+    others = {entry.name: entry for entry in entry_points(group="tokencredit.strategies")}
+    if name in others:
+        return others[name].load()
+    raise UsageError(f"unknown credit strategy {name!r}; use one of {', '.join([*STRATEGIES, *others])}")
+
+
+@dataclass(frozen=True)
+class TokenCredit:
+    """Credit with nothing left to imply, (B, T) each.
+
+    Attributes:
+        importance: >= 0, 0 off the reasoning and in rows that were left out.
+        weights: mean 1 over the reasoning tokens, 1 elsewhere.
+        bonus: 0 off the reasoning.
+        suppressed, boosted: bool, the tokens below and above the gate's tau.
+        rows: (B,) bool, the rows that the strategy was asked about.
+    """
+
+    importance: Tensor
+    weights: Tensor
+    bonus: Tensor
+    suppressed: Tensor
+    boosted: Tensor
+    rows: Tensor
+
+    def token_advantages(self, advantages: Tensor) -> Tensor:
+        """A_i w_{i,t} + b_{i,t}, (B, T)."""
+        return advantages[:, None] * self.weights + self.bonus
+
+
+def assign(strategy: Strategy, policy: Policy, rollouts: Rollouts, options: Options) -> TokenCredit:
+    """Runs a strategy on the rows that can use it and fills in what it implies.
+
+    A strategy without a bonus never sees rows whose credit is known without it: zero advantage, no outcome to read,
+    fewer than two reasoning tokens. Their weights are 1.
+    """
+    if strategy.additive:
+        rows = rollouts.reasoning_mask.any(dim=1)
+    else:
+        rows = rollouts.readable & (rollouts.reasoning_mask.sum(dim=1) > 1)
+        if rollouts.advantages is not None:
+            rows = rows & (rollouts.advantages != 0)
+    zeros = torch.zeros(rollouts.shape, dtype=policy.dtype, device=rollouts.completion_ids.device)
+    importance, bonus = zeros.clone(), zeros.clone()
+    weights = torch.ones_like(zeros)
+    suppressed, boosted = zeros.bool(), zeros.bool()
+    if rows.any():
+        asked = rollouts.select(rows)
+        credit = strategy.function(policy, asked, options)
+        if credit.importance is not None:
+            importance[rows] = credit.importance.to(zeros)
+        if credit.weights is not None:
+            weights[rows] = torch.where(asked.reasoning_mask, credit.weights.to(zeros), weights[rows])
+        elif credit.importance is not None:
+            gate = bilevel_gate(
+                credit.importance,
+                asked.reasoning_mask,
+                options.q,
+                options.floor,
+                options.beta,
+                options.threshold,
+                options.mass,
+            )
+            weights[rows] = gate.weights.to(zeros)
+            suppressed[rows], boosted[rows] = gate.suppressed, gate.boosted
+        if credit.bonus is not None:
+            added = credit.bonus.to(zeros) * asked.reasoning_mask
+            bonus[rows] = _centred(added, asked.reasoning_mask) if strategy.centred else added
+    return TokenCredit(importance, weights, bonus, suppressed, boosted, rows)
+
+
+def _centred(bonus: Tensor, mask: Tensor) -> Tensor:
+    """The bonus less its mean over the reasoning tokens of the rows that carry one."""
+    carrying = mask & (bonus != 0).any(dim=1, keepdim=True)
+    mean = bonus[carrying].mean() if carrying.any() else bonus.new_zeros(())
+    return torch.where(carrying, bonus - mean, bonus)

@@ -1,0 +1,46 @@
+"""What a strategy is and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from tokencredit.credit.options import Options
+    from tokencredit.policy import Policy
+    from tokencredit.rollouts import Rollouts
+
+
+@dataclass(frozen=True)
+class Credit:
+    """A strategy's verdict on each token, (B, T) each; what is absent is implied.
+
+    Attributes:
+        importance: >= 0, how much the token moves the outcome; absent: none was measured.
+        weights: what multiplies the row's advantage; absent: what the gate makes of the importance.
+        bonus: what is added to the token's advantage; absent: 0.
+    """
+
+    importance: Tensor | None = None
+    weights: Tensor | None = None
+    bonus: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A row of the table of strategies.
+
+    Attributes:
+        function: (policy, rollouts, options) -> Credit.
+        summary: one line for listings.
+        additive: gives a bonus, so rows with zero advantage need it too; others never see such rows.
+        centred: a bonus is centred by its mean over the reasoning tokens of the rows that carry one.
+    """
+
+    function: Callable[[Policy, Rollouts, Options], Credit]
+    summary: str
+    additive: bool = False
+    centred: bool = True

@@ -1,0 +1,76 @@
+"""What a strategy may be told, with the published defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tokencredit.errors import UsageError
+
+OUTCOMES = ("last", "answer_mean", "answer_joint", "answer_kl")
+COUNTERFACTUALS = ("pad", "alternative")
+GRADIENTS = ("noise", "labels")
+SALIENCIES = ("product", "norm")
+LABELS_FROM = ("top", "sample")
+THRESHOLDS = ("quantile", "absolute")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of attribution and gate.
+
+    Attributes:
+        outcome: one of OUTCOMES; None is the strategy's published default.
+        counterfactual: what replaces a token in OAR-P, one of COUNTERFACTUALS.
+        pad_token_id: the id that the `pad` counterfactual puts in.
+        gradient: how OAR-G gets its objective: `noise` (published) or `labels` (no noise, one forward).
+        saliency: how OAR-G reduces a gradient to a number: `product` with the embedding (published) or `norm`.
+        noise_std: standard deviation of the embedding noise.
+        draws: number of noise draws, averaged.
+        labels: number of labels of the `labels` form.
+        labels_from: the `top` labels weighted by p0, or a `sample` of labels from p0, averaged.
+        q, floor, beta, threshold, mass: the gate, see `tokencredit.credit.gate`.
+        bias: what the `bias` control adds to every reasoning token.
+        seed, step: with the draw and the row, the key of every random number.
+    """
+
+    outcome: str | None = None
+    counterfactual: str = "pad"
+    pad_token_id: int = 0
+    gradient: str = "noise"
+    saliency: str = "product"
+    noise_std: float = 1e-3
+    draws: int = 1
+    labels: int = 8
+    labels_from: str = "top"
+    q: float = 0.25
+    floor: float = 0.1
+    beta: float = 1.0
+    threshold: str = "quantile"
+    mass: bool = True
+    bias: float = 0.5
+    seed: int = 0
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        choices = {
+            "outcome": (None, *OUTCOMES),
+            "counterfactual": COUNTERFACTUALS,
+            "gradient": GRADIENTS,
+            "saliency": SALIENCIES,
+            "labels_from": LABELS_FROM,
+            "threshold": THRESHOLDS,
+        }
+        for name, allowed in choices.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                names = ", ".join(str(choice) for choice in allowed if choice is not None)
+                raise UsageError(f"{name} must be one of {names}, not {value!r}")
+        for name in ("q", "floor"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
+        for name in ("beta", "noise_std"):
+            if not getattr(self, name) >= 0:
+                raise UsageError(f"{name} must not be negative, but is {getattr(self, name)}")
+        for name in ("draws", "labels"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")

@@ -1,0 +1,81 @@
+"""What the model says about the answer, and how far a change moves it (OAR, arXiv 2601.07408, section 3).
+
+All divergences are computed in float64: over a vocabulary of 50,000 a float32 KL carries an error of about 1e-7 nats
+and can come out negative, which is the size of the quantities that OAR-G differentiates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tokencredit.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Logits at the positions that predict the answer.
+
+    Attributes:
+        logits: (B, K, V) float32 or better.
+        mask: (B, K) bool, the positions that count; the first of each row is always among them.
+        targets: (B, K) ids of the row's own answer, -1 where there is none (a probe without an answer).
+    """
+
+    logits: Tensor
+    mask: Tensor
+    targets: Tensor
+
+    def select(self, rows: Tensor) -> Outcome:
+        """The given rows, repeated as often as they are named."""
+        return Outcome(self.logits[rows], self.mask[rows], self.targets[rows])
+
+
+def log_distribution(outcome: Outcome, mode: str) -> tuple[Tensor, Tensor]:
+    """The outcome as log-probabilities and the weight of each position.
+
+    Returns:
+        log p, (B, K', V) float64 in nats, and weights (B, K') float64: K' = 1 for `last` and `answer_mean`, whose
+        outcome is one distribution; K' = K for the modes that read every position of the answer.
+
+    Raises:
+        UsageError: unknown mode.
+    """
+    logits = outcome.logits.double()
+    mask = outcome.mask.double()
+    if mode == "last":
+        logits, mask = logits[:, :1], mask[:, :1]
+    elif mode == "answer_mean":
+        # The mean of the logits, not of the probabilities: a geometric mean of the distributions.
+        logits = (logits * mask[..., None]).sum(1, keepdim=True) / mask.sum(1)[:, None, None]
+        mask = mask[:, :1]
+    elif mode == "answer_joint":
+        mask = mask / mask.sum(1, keepdim=True)
+    elif mode != "answer_kl":
+        raise UsageError(f"unknown outcome {mode!r}; use last, answer_mean, answer_joint or answer_kl")
+    return logits.log_softmax(-1), mask
+
+
+def answer_log_prob(log_p: Tensor, weights: Tensor, targets: Tensor) -> Tensor:
+    """sum_k weight_k log p_k(target_k), (B,): the mean log-probability of the answer for `answer_joint` weights."""
+    picked = log_p.gather(-1, targets[..., None]).squeeze(-1)
+    return (weights * picked).sum(1)
+
+
+def divergence(clean: Outcome, changed: Outcome, mode: str) -> Tensor:
+    """D(clean, changed) of each row, (B,) float64 in nats; differentiable in `changed`.
+
+    `last`, `answer_mean`: KL(p0 || p) of one distribution. `answer_kl`: sum over the answer's positions of
+    KL(p0_k || p_k). `answer_joint`: log p0(answer) - log p(answer), mean over the answer's tokens; signed, take its
+    magnitude. Where a row has no answer of its own, the policy's most probable token stands for it.
+    """
+    log_p0, weights = log_distribution(clean, mode)
+    log_p, _ = log_distribution(changed, mode)
+    if mode == "answer_joint":
+        targets = torch.where(clean.targets < 0, clean.logits.argmax(-1), clean.targets)
+        return answer_log_prob(log_p0, weights, targets) - answer_log_prob(log_p, weights, targets)
+    # An impossible token (log p0 = -inf) contributes 0 to the KL, not NaN.
+    difference = torch.where(log_p0.isneginf(), torch.zeros_like(log_p0), log_p0 - log_p)
+    return (weights * (log_p0.exp() * difference).sum(-1)).sum(1)

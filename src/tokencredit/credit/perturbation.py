@@ -1,0 +1,45 @@
+"""OAR-P: how far the outcome moves when one token is replaced (arXiv 2601.07408, section 3, counterfactual)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tokencredit.credit.base import Credit
+from tokencredit.credit.options import Options
+from tokencredit.credit.outcome import divergence
+
+if TYPE_CHECKING:
+    from tokencredit.policy import Policy
+    from tokencredit.rollouts import Rollouts
+
+
+def oar_p(policy: Policy, rollouts: Rollouts, options: Options) -> Credit:
+    """I_t = |D(clean, with token t replaced)| in nats, for every reasoning token t.
+
+    The counterfactual is the pad token (published) or the `alternative`: the policy's most probable other token.
+    """
+    mode = options.outcome or "last"
+    replacements = _counterfactuals(policy, rollouts, options)
+    importance = torch.zeros(rollouts.shape, dtype=policy.dtype, device=rollouts.completion_ids.device)
+    for batch in policy.batches(rollouts):
+        clean = policy.outcome(batch)
+        rows, tokens = batch.reasoning.nonzero(as_tuple=True)
+        new_ids = replacements[batch.rows[rows], tokens]
+        for part, changed in policy.perturbed(batch, rows, tokens, new_ids):
+            moved = divergence(clean.select(rows[part]), changed, mode).abs()
+            importance[batch.rows[rows[part]], tokens[part]] = moved.to(importance.dtype)
+    return Credit(importance=importance)
+
+
+def _counterfactuals(policy: Policy, rollouts: Rollouts, options: Options) -> Tensor:
+    """(B, T) what each token would be replaced by."""
+    if options.counterfactual == "pad":
+        return torch.full_like(rollouts.completion_ids, options.pad_token_id)
+    return policy.per_token(rollouts, _most_probable_other)
+
+
+def _most_probable_other(logits: Tensor, ids: Tensor) -> Tensor:
+    return logits.scatter(-1, ids[:, None], -torch.inf).argmax(-1)
