@@ -1,0 +1,44 @@
+"""Untrusted text made safe to look at: no character may move the cursor, vanish or reorder the line."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+# Joiners shape legitimate text (Persian, emoji families) and can hide nothing by themselves.
+_JOINERS = "\u200c\u200d"
+_UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+EMPTY_TOKEN = "∅"
+
+
+def visible(text: str) -> str:
+    """Return `text` with control and format characters replaced by something one can see.
+
+    A line feed becomes "␊" followed by a real line break, the other C0 controls their control picture
+    (ESC is "␛"), and every further control, direction override, invisible separator or lone surrogate its
+    code point, as in "⟨U+202E⟩".
+    """
+    return text if text.isprintable() else "".join(_show(character) for character in text)
+
+
+def _show(character: str) -> str:
+    code = ord(character)
+    if character == "\n":
+        return "␊\n"
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "␡"
+    if unicodedata.category(character) in _UNSEEN and character not in _JOINERS:
+        return f"⟨U+{code:04X}⟩"
+    return character
+
+
+def visible_tokens(tokens: Sequence[str]) -> list[str]:
+    """Return each token made `visible`; a token without text (a part of a longer character) shows as "∅"."""
+    return [visible(token) or EMPTY_TOKEN for token in tokens]
+
+
+def are_words(tokens: Sequence[str]) -> bool:
+    """Say whether the tokens come from a word-level tokenizer, which leaves the spaces out of its tokens."""
+    return len(tokens) > 1 and not any(character.isspace() for token in tokens for character in token)
