@@ -1,0 +1,76 @@
+"""From token ids as sampled to Rollouts: where the reasoning and the answer are, and what asks for a missing answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tokencredit.errors import UsageError
+from tokencredit.rollouts import Rollouts
+from tokencredit.spans import Spans, find_spans, span_masks
+
+PROBE = "\n\nThe final answer is \\boxed{"
+
+
+def ground(
+    tokenizer: Any,
+    prompt_ids: Tensor,
+    prompt_mask: Tensor,
+    completion_ids: Tensor,
+    completion_mask: Tensor,
+    *,
+    marker: str | None = None,
+    probe: str | None = None,
+    probe_always: bool = False,
+    credited_mask: Tensor | None = None,
+    **fields: Any,
+) -> tuple[Rollouts, list[Spans]]:
+    """Finds each row's spans and lays down the masks that credit works on.
+
+    Args:
+        tokenizer: the policy's tokenizer; it decodes, and encodes nothing but the probe.
+        prompt_ids, prompt_mask: (B, P).
+        completion_ids, completion_mask: (B, T), real tokens first.
+        marker: the task's own answer marker, such as "ans"; None for the usual ones.
+        probe: text that asks rows without an answer for one; None leaves them without (their weights are 1).
+        probe_always: put the probe into rows with an answer too, before that answer.
+        credited_mask: (B, T), tokens that may get credit; false for what a tool wrote.
+        **fields: further fields of Rollouts, such as advantages.
+
+    Returns:
+        the rollouts, and the B spans in token indices.
+    """
+    spans = []
+    for row in range(completion_ids.shape[0]):
+        ids = completion_ids[row][completion_mask[row].bool()].tolist()
+        prompt_text = tokenizer.decode(prompt_ids[row][prompt_mask[row].bool()].tolist(), skip_special_tokens=False)
+        spans.append(find_spans(ids, tokenizer, prompt_text=prompt_text, marker=marker))
+    reasoning_mask, answer_mask = span_masks(spans, completion_ids.shape[1])
+    allowed = completion_mask.bool() if credited_mask is None else completion_mask.bool() & credited_mask.bool()
+    rollouts = Rollouts(
+        prompt_ids=prompt_ids,
+        prompt_mask=prompt_mask,
+        completion_ids=completion_ids,
+        completion_mask=completion_mask,
+        reasoning_mask=reasoning_mask.to(completion_ids.device) & allowed,
+        answer_mask=answer_mask.to(completion_ids.device) & allowed,
+        **_probe_fields(tokenizer, spans, probe, probe_always, completion_ids.device),
+        **fields,
+    )
+    return rollouts, spans
+
+
+def _probe_fields(
+    tokenizer: Any, spans: Sequence[Spans], probe: str | None, always: bool, device: torch.device
+) -> dict[str, Tensor]:
+    if probe is None:
+        return {}
+    ids = tokenizer(probe, add_special_tokens=False)["input_ids"]
+    if not ids:
+        raise UsageError(f"the probe {probe!r} has no tokens; give some text that asks for the answer")
+    probe_ids = torch.tensor([ids] * len(spans), device=device).reshape(len(spans), len(ids))
+    asked = torch.tensor([always or span.answer is None for span in spans], dtype=torch.bool, device=device)
+    return {"probe_ids": probe_ids, "probe_mask": asked[:, None].expand(-1, len(ids)).clone()}
