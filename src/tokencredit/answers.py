@@ -405,8 +405,13 @@ class _Worker:
     def _exchange(self, line: bytes, limit: float) -> str:
         """Sends a line and reads one; "" if the worker ended first or had to be killed."""
         assert self.process and self.process.stdin and self.process.stdout
-        late = threading.Event()
-        guard = threading.Timer(limit, lambda process: (late.set(), process.kill()), [self.process])
+        process, late = self.process, threading.Event()
+
+        def expire() -> None:
+            late.set()
+            process.kill()
+
+        guard = threading.Timer(limit, expire)
         guard.start()
         try:
             self.process.stdin.write(line)
