@@ -54,7 +54,14 @@ def ragged(seed: int = 0) -> Rollouts:
     whose answer comes first, one with a single reasoning token, one with zero advantage, and ids equal to the pad."""
     random = torch.Generator().manual_seed(seed)
     #        prompt, reasoning, marker, answer, tail
-    shapes = [(5, 9, 1, 2, 1), (3, 4, 2, 1, 0), (7, 12, 1, 4, 2), (4, 6, 0, 0, 0), (2, 0, 1, 2, 1), (6, 1, 1, 1, 1)]
+    shapes = [
+        (5, 9, 1, 2, 1),
+        (3, 4, 2, 1, 0),
+        (7, 12, 1, 4, 2),
+        (4, 6, 0, 0, 0),
+        (2, 0, 1, 2, 1),
+        (6, 1, 1, 1, 1),
+    ]
     shapes.append((5, 7, 0, 3, 1))
     prompt_length = max(shape[0] for shape in shapes)
     length = max(sum(shape[1:]) for shape in shapes)

@@ -15,7 +15,9 @@ from tokencredit.credit.keys import keyed_generator
 def row_parts(rollouts: Rollouts, row: int) -> tuple[list[int], int, list[int], list[int]]:
     """(ids, where the completion starts, positions that predict the answer, the answer's ids)."""
     prompt = [int(i) for i, m in zip(rollouts.prompt_ids[row], rollouts.prompt_mask[row], strict=True) if m]
-    completion = [int(i) for i, m in zip(rollouts.completion_ids[row], rollouts.completion_mask[row], strict=True) if m]
+    completion = [
+        int(i) for i, m in zip(rollouts.completion_ids[row], rollouts.completion_mask[row], strict=True) if m
+    ]
     answer = [t for t in range(len(completion)) if rollouts.answer_mask[row, t]]
     probe = []
     if rollouts.probe_ids is not None:
@@ -26,7 +28,12 @@ def row_parts(rollouts: Rollouts, row: int) -> tuple[list[int], int, list[int], 
         said = [completion[t] for t in answer]
         where = [len(ids) - 1 + k for k in range(max(1, len(said)))]
         return ids + said, len(prompt), where, said
-    return prompt + completion, len(prompt), [len(prompt) + t - 1 for t in answer], [completion[t] for t in answer]
+    return (
+        prompt + completion,
+        len(prompt),
+        [len(prompt) + t - 1 for t in answer],
+        [completion[t] for t in answer],
+    )
 
 
 def representation(logits: Tensor, where: list[int], said: list[int], mode: str) -> Tensor:
@@ -78,7 +85,13 @@ def oar_p(model: nn.Module, rollouts: Rollouts, mode: str, counterfactual: str, 
 
 
 def oar_g(
-    model: nn.Module, rollouts: Rollouts, mode: str, noise_std: float = 1e-3, draws: int = 1, seed: int = 0, step: int = 0
+    model: nn.Module,
+    rollouts: Rollouts,
+    mode: str,
+    noise_std: float = 1e-3,
+    draws: int = 1,
+    seed: int = 0,
+    step: int = 0,
 ) -> Tensor:
     importance = torch.zeros(rollouts.shape, dtype=torch.float64)
     table = model.get_input_embeddings()
@@ -105,7 +118,9 @@ def oar_g(
     return importance
 
 
-def gate(importance: list[float], q: float, floor: float, beta: float, absolute: bool = False, mass: bool = True) -> list:
+def gate(
+    importance: list[float], q: float, floor: float, beta: float, absolute: bool = False, mass: bool = True
+) -> list:
     """The gate in plain Python over one row's reasoning tokens."""
     import math
 

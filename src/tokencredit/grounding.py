@@ -46,10 +46,14 @@ def ground(
     spans = []
     for row in range(completion_ids.shape[0]):
         ids = completion_ids[row][completion_mask[row].bool()].tolist()
-        prompt_text = tokenizer.decode(prompt_ids[row][prompt_mask[row].bool()].tolist(), skip_special_tokens=False)
+        prompt_text = tokenizer.decode(
+            prompt_ids[row][prompt_mask[row].bool()].tolist(), skip_special_tokens=False
+        )
         spans.append(find_spans(ids, tokenizer, prompt_text=prompt_text, marker=marker))
     reasoning_mask, answer_mask = span_masks(spans, completion_ids.shape[1])
-    allowed = completion_mask.bool() if credited_mask is None else completion_mask.bool() & credited_mask.bool()
+    allowed = (
+        completion_mask.bool() if credited_mask is None else completion_mask.bool() & credited_mask.bool()
+    )
     rollouts = Rollouts(
         prompt_ids=prompt_ids,
         prompt_mask=prompt_mask,
@@ -65,7 +69,7 @@ def ground(
 
 def _probe_fields(
     tokenizer: Any, spans: Sequence[Spans], probe: str | None, always: bool, device: torch.device
-) -> dict[str, Tensor]:
+) -> dict[str, Any]:
     if probe is None:
         return {}
     ids = tokenizer(probe, add_special_tokens=False)["input_ids"]

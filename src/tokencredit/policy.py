@@ -76,7 +76,9 @@ class Policy:
         UsageError: the model has no input embedding module.
     """
 
-    def __init__(self, model: nn.Module, token_budget: int = TOKEN_BUDGET, max_rows: int | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, token_budget: int = TOKEN_BUDGET, max_rows: int | None = None
+    ) -> None:
         if token_budget < 1 or (max_rows is not None and max_rows < 1):
             raise UsageError("the token budget and the number of rows a pass must be at least 1")
         self.model = model
@@ -151,7 +153,9 @@ class Policy:
         finally:
             handle.remove()
         if len(captured) != 1:
-            raise UsageError(f"the model called its embedding module {len(captured)} times in one pass, not once")
+            raise UsageError(
+                f"the model called its embedding module {len(captured)} times in one pass, not once"
+            )
         return outcome, captured[0]
 
     def per_token(self, rollouts: Rollouts, reduce: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -190,7 +194,7 @@ class Policy:
         return max(1, limit if self.max_rows is None else min(limit, self.max_rows))
 
     def _vocabulary(self) -> int:
-        config = getattr(self.model, "config", None)
+        config: Any = getattr(self.model, "config", None)
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         return getattr(text, "vocab_size", None) or 1
 

@@ -86,7 +86,9 @@ class Rollouts:
             if (getattr(self, name) & ~self.completion_mask).any():
                 raise UsageError(f"{name} marks tokens that completion_mask does not")
         if self.model_inputs:
-            raise UsageError("multimodal inputs are not supported by the credit strategies; use credit='uniform'")
+            raise UsageError(
+                "multimodal inputs are not supported by the credit strategies; use credit='uniform'"
+            )
         for name in ("advantages", "rewards", "groups", "row_keys"):
             vector = getattr(self, name)
             if vector is not None and tuple(vector.shape) != (rows,):

@@ -73,24 +73,31 @@ def _windowed_offsets(ids: list[int], tokenizer: Any) -> list[tuple[int, int]]:
     runs = _byte_runs(ids, tokenizer)
     offsets: list[tuple[int, int]] = []
     first, before, done = 0, "", 0  # the window's first token, its text so far, characters settled
-    position = 0
+    position = previous = 0
     while position < len(ids):
         stop, data = runs.get(position, (position + 1, b""))
         if position - first > _WINDOW:
-            first = position - _CONTEXT
+            first = min(position - _CONTEXT, previous)  # never within the byte run just decoded
             before = _decode(ids[first:position], tokenizer)
         now = _decode(ids[first:stop], tokenizer)
-        if before.endswith(_UNFINISHED) and len(now) > len(before) and now.startswith(before):
-            done += 1  # the bytes before were not the beginning of a character: they stay as they are
-            start = len(before)
-        else:
-            start = len(_settled(before))
+        start = len(_settled(before))
+        if start < len(before) and _stays_broken(before, now, _decode(ids[position:stop], tokenizer)):
+            start, done = len(before), done + 1
         grown = max(len(_settled(now)) - start, 0)
         count = grown + now.endswith(_UNFINISHED)
         offsets += _run_offsets(done, count, data) if data else [(done, done + count)]
         done += grown
-        before, position = now, stop
+        before, previous, position = now, position, stop
     return offsets
+
+
+def _stays_broken(before: str, now: str, alone: str) -> bool:
+    """Whether the bytes that `before` ends with have no part in the text that the next token added.
+
+    That token may have finished the character, or only added to its broken bytes: then it adds less than
+    its own text `alone`.
+    """
+    return now.startswith(before) and len(now) - len(before) >= max(len(alone), 1)
 
 
 def _settled(text: str) -> str:

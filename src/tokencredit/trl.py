@@ -48,7 +48,8 @@ class OARConfig(GRPOConfig):
 
     credit: str = field(default="oar-g", metadata={"help": "Credit strategy, see `tokencredit strategies`."})
     credit_outcome: str | None = _option(
-        "outcome", "Outcome: last, answer_mean, answer_joint, answer_kl. Default: the strategy's published one."
+        "outcome",
+        "Outcome: last, answer_mean, answer_joint, answer_kl. Default: the strategy's published one.",
     )
     credit_counterfactual: str = _option("counterfactual", "OAR-P replaces a token by: pad, alternative.")
     credit_gradient: str = _option("gradient", "OAR-G's objective: noise (published), labels (no noise).")
@@ -56,26 +57,37 @@ class OARConfig(GRPOConfig):
     credit_noise_std: float = _option("noise_std", "Standard deviation of OAR-G's embedding noise.")
     credit_draws: int = _option("draws", "Noise draws of OAR-G, averaged.")
     credit_labels: int = _option("labels", "Labels of OAR-G's labels form.")
-    credit_labels_from: str = _option("labels_from", "Labels are the top ones weighted by p0, or a sample from p0.")
+    credit_labels_from: str = _option(
+        "labels_from", "Labels are the top ones weighted by p0, or a sample from p0."
+    )
     credit_q: float = _option("q", "Gate: quantile (or absolute value) that parts dull from pivotal tokens.")
-    credit_floor: float = _option("floor", "Gate: smallest weight of a dull token before the mass is restored.")
+    credit_floor: float = _option(
+        "floor", "Gate: smallest weight of a dull token before the mass is restored."
+    )
     credit_beta: float = _option("beta", "Gate: largest boost of a pivotal token.")
     credit_threshold: str = _option("threshold", "Gate: q is a quantile of the row, or an absolute value.")
     credit_mass: bool = _option("mass", "Gate: rescale so that the weights sum to their number.")
     credit_bias: float = _option("bias", "What the bias control adds to every reasoning token.")
     credit_no_answer: str = field(
-        default="uniform", metadata={"help": "Rows without an answer: weights 1 (uniform), or ask with the probe."}
+        default="uniform",
+        metadata={"help": "Rows without an answer: weights 1 (uniform), or ask with the probe."},
     )
-    credit_probe: str = field(default=PROBE, metadata={"help": "Text put after the reasoning to ask for the answer."})
-    credit_probe_always: bool = field(default=False, metadata={"help": "Use the probe in rows with an answer too."})
+    credit_probe: str = field(
+        default=PROBE, metadata={"help": "Text put after the reasoning to ask for the answer."}
+    )
+    credit_probe_always: bool = field(
+        default=False, metadata={"help": "Use the probe in rows with an answer too."}
+    )
     credit_marker: str | None = field(
-        default=None, metadata={"help": "The task's own answer marker, such as ans. Default: boxed, ####, ..."}
+        default=None,
+        metadata={"help": "The task's own answer marker, such as ans. Default: boxed, ####, ..."},
     )
     credit_token_budget: int = field(
         default=TOKEN_BUDGET, metadata={"help": "Tokens in one forward pass of attribution."}
     )
     credit_records: int = field(
-        default=4, metadata={"help": "Completions recorded with their token credit at each logged step; 0: none."}
+        default=4,
+        metadata={"help": "Completions recorded with their token credit at each logged step; 0: none."},
     )
 
     def __post_init__(self) -> None:
@@ -83,7 +95,9 @@ class OARConfig(GRPOConfig):
         get_strategy(self.credit)
         self.credit_options(step=0)
         if self.credit_no_answer not in NO_ANSWER:
-            raise UsageError(f"credit_no_answer must be one of {', '.join(NO_ANSWER)}, not {self.credit_no_answer!r}")
+            raise UsageError(
+                f"credit_no_answer must be one of {', '.join(NO_ANSWER)}, not {self.credit_no_answer!r}"
+            )
         if self.credit_token_budget < 1:
             raise UsageError(f"credit_token_budget must be at least 1, not {self.credit_token_budget}")
         if self.credit_records < 0:
@@ -110,6 +124,10 @@ class OARTrainer(GRPOTrainer):
         UsageError: before training, where a strategy, a reward function, a column or a model can't work, by name.
     """
 
+    args: OARConfig
+    model: torch.nn.Module
+    _logs: dict[str, Any]
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         bound = inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs).arguments
         config = bound.get("args")
@@ -125,7 +143,9 @@ class OARTrainer(GRPOTrainer):
         super().__init__(**bound)
         self.strategy = get_strategy(self.args.credit)
         if self.args.credit != "uniform" and hasattr(self.processing_class, "image_processor"):
-            raise UsageError(f"credit={self.args.credit} does not support multimodal models; use credit=uniform")
+            raise UsageError(
+                f"credit={self.args.credit} does not support multimodal models; use credit=uniform"
+            )
         self._policy = Policy(self.accelerator.unwrap_model(self.model), self.args.credit_token_budget)
         self._credit_seconds = 0.0
         self.add_callback(_StepClock(self))
@@ -145,7 +165,7 @@ class OARTrainer(GRPOTrainer):
             rollouts, spans = self._ground(output)
             options = self.args.credit_options(self._generation_key(), self._tokenizer.pad_token_id)
             credit = assign(self.strategy, self._policy, rollouts, options)
-            output["advantages"] = credit.token_advantages(rollouts.advantages).to(torch.float32).detach()
+            output["advantages"] = credit.token_advantages(output["advantages"]).to(torch.float32).detach()
         self._credit_seconds += time.perf_counter() - rolled_out
         self._metrics["train"]["credit/rollout_seconds"].append(rolled_out - started)
         self._metrics["train"]["credit/seconds"].append(time.perf_counter() - rolled_out)
@@ -214,7 +234,11 @@ class OARTrainer(GRPOTrainer):
         return self.args.credit_records > 0 and self.accelerator.is_main_process and (logged or step == 1)
 
     def _record(
-        self, output: dict[str, Any], rollouts: Rollouts, spans: list[Spans] | None, credit: TokenCredit | None
+        self,
+        output: dict[str, Any],
+        rollouts: Rollouts,
+        spans: list[Spans] | None,
+        credit: TokenCredit | None,
     ) -> None:
         """A few rows, chosen by a keyed draw, to `records.jsonl` in the output directory."""
         assert spans is not None and rollouts.advantages is not None
@@ -226,7 +250,7 @@ class OARTrainer(GRPOTrainer):
         rewards = self._logged_rewards(rows)
         for index, row in enumerate(chosen.tolist()):
             append_record(
-                Path(self.args.output_dir) / "records.jsonl",
+                Path(self.args.output_dir or ".") / "records.jsonl",
                 {
                     "step": self.state.global_step + 1,
                     "row": row,
@@ -319,21 +343,27 @@ class _StepClock(TrainerCallback):
 
 
 def _check_rewards(reward_funcs: Any) -> None:
-    functions: list[Callable[..., Any] | Any] = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+    functions: list[Callable[..., Any] | Any] = (
+        reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+    )
     for function in functions:
         if function is None or isinstance(function, (str, torch.nn.Module)) or not callable(function):
             continue
         kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
         if inspect.Parameter.VAR_KEYWORD not in kinds:
             name = getattr(function, "__name__", type(function).__name__)
-            raise UsageError(f"the reward function {name} must accept **kwargs, as TRL passes every column to it")
+            raise UsageError(
+                f"the reward function {name} must accept **kwargs, as TRL passes every column to it"
+            )
 
 
 def _check_columns(dataset: Any, credit: str) -> None:
     columns = getattr(dataset, "column_names", None) or []
     for name in RESERVED_COLUMNS:
         if name in columns:
-            raise UsageError(f"the dataset has a column {name!r}, a name that TRL gives to rewards; rename it")
+            raise UsageError(
+                f"the dataset has a column {name!r}, a name that TRL gives to rewards; rename it"
+            )
     if credit != "uniform":
         for name in ("image", "images"):
             if name in columns:

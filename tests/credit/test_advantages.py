@@ -102,4 +102,6 @@ def test_equal_to_trl(scale):
         expected = expected / (grouped.std(1).repeat_interleave(8) + 1e-4)
     elif scale == "batch":
         expected = expected / (rewards.std() + 1e-4)
-    torch.testing.assert_close(group_advantages(rewards, 8, scale=scale).float(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        group_advantages(rewards, 8, scale=scale).float(), expected, rtol=1e-5, atol=1e-6
+    )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import random
 
+import plain
 import pytest
 import torch
 
-import plain
 from tokencredit import bilevel_gate
 
 
@@ -85,7 +85,9 @@ def test_equal_to_the_plain_version(seed):
         start = draw.randint(0, length - len(row))
         importance[index, start : start + len(row)] = torch.tensor(row, dtype=torch.float64)
         mask[index, start : start + len(row)] = True
-    found = bilevel_gate(importance, mask, threshold="absolute" if absolute else "quantile", **options).weights
+    found = bilevel_gate(
+        importance, mask, threshold="absolute" if absolute else "quantile", **options
+    ).weights
     for index, row in enumerate(rows):
         expected = plain.gate(row, options["q"], options["floor"], options["beta"], absolute, options["mass"])
         assert found[index][mask[index]].tolist() == pytest.approx(expected, rel=1e-9)

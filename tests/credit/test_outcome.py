@@ -55,7 +55,9 @@ def test_answer_joint_is_a_signed_mean():
 
 def test_without_an_answer_the_most_probable_token_stands_for_it():
     clean, changed = outcome([1, 3]), outcome([1, 1])
-    assert divergence(clean, changed, "answer_joint").tolist() == pytest.approx([math.log(0.75 / 0.5)], rel=1e-12)
+    assert divergence(clean, changed, "answer_joint").tolist() == pytest.approx(
+        [math.log(0.75 / 0.5)], rel=1e-12
+    )
 
 
 def test_impossible_tokens_are_no_nan():

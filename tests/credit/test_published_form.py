@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import plain
 import pytest
 import torch
-
-import plain
 from models import gpt2, llama, ragged, with_probe
+
 from tokencredit import token_importance
 from tokencredit.credit.options import COUNTERFACTUALS, OUTCOMES
 
@@ -28,7 +28,13 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor, tolerance: float) 
 def test_oar_p(build, counterfactual, mode, dtype):
     model, rollouts = build(dtype), with_probe(ragged(), [1, 3])
     found = token_importance(
-        model, rollouts, "oar-p", outcome=mode, counterfactual=counterfactual, pad_token_id=2, token_budget=100
+        model,
+        rollouts,
+        "oar-p",
+        outcome=mode,
+        counterfactual=counterfactual,
+        pad_token_id=2,
+        token_budget=100,
     )
     expected = plain.oar_p(model, rollouts, mode, counterfactual, pad=2)
     assert found.dtype == dtype
@@ -39,7 +45,9 @@ def test_oar_p(build, counterfactual, mode, dtype):
 @pytest.mark.parametrize("build", [llama, gpt2])
 def test_oar_g_float64(build, mode):
     model, rollouts = build(torch.float64), with_probe(ragged(), [1, 3])
-    found = token_importance(model, rollouts, "oar-g", outcome=mode, draws=2, seed=3, step=5, token_budget=100)
+    found = token_importance(
+        model, rollouts, "oar-g", outcome=mode, draws=2, seed=3, step=5, token_budget=100
+    )
     expected = plain.oar_g(model, rollouts, mode, draws=2, seed=3, step=5)
     assert_close(found, expected, TOLERANCE[torch.float64])
 
@@ -59,7 +67,14 @@ def test_labels_form(mode, saliency):
     """Top-k labels: gradients of each label's log-probability by one plain backward each."""
     model, rollouts = llama(torch.float64), ragged()
     found = token_importance(
-        model, rollouts, "oar-g", outcome=mode, gradient="labels", labels=3, saliency=saliency, token_budget=100
+        model,
+        rollouts,
+        "oar-g",
+        outcome=mode,
+        gradient="labels",
+        labels=3,
+        saliency=saliency,
+        token_budget=100,
     )
     expected = torch.zeros(rollouts.shape, dtype=torch.float64)
     for row in range(rollouts.shape[0]):
@@ -68,7 +83,9 @@ def test_labels_form(mode, saliency):
             continue
         for rank in range(3):
             embeddings = model.get_input_embeddings()(torch.tensor([ids])).detach().requires_grad_(True)
-            log_p = plain.representation(model(inputs_embeds=embeddings).logits[0].double(), where, said, mode)
+            log_p = plain.representation(
+                model(inputs_embeds=embeddings).logits[0].double(), where, said, mode
+            )
             objective = torch.zeros((), dtype=torch.float64)
             for position in log_p:
                 label = int(position.detach().argsort(descending=True)[rank])

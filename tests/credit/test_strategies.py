@@ -6,9 +6,17 @@ import dataclasses
 
 import pytest
 import torch
-
 from models import gpt2, llama, ragged, rows_of, with_probe
-from tokencredit import STRATEGIES, Options, Rollouts, UsageError, token_advantages, token_importance, token_weights
+
+from tokencredit import (
+    STRATEGIES,
+    Options,
+    Rollouts,
+    UsageError,
+    token_advantages,
+    token_importance,
+    token_weights,
+)
 from tokencredit.credit import Credit, Strategy, assign, get_strategy
 from tokencredit.policy import Policy
 

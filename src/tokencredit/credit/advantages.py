@@ -49,7 +49,9 @@ def group_advantages(
     for label in labels.unique():
         members = labels == label
         if training and int(members.sum()) == 1:
-            raise UsageError("a group of one completion has no advantage; use at least 2 generations a prompt")
+            raise UsageError(
+                "a group of one completion has no advantage; use at least 2 generations a prompt"
+            )
         scored = members & judged
         group = values[scored]
         if group.numel() < 2 or bool((group == group[0]).all()):

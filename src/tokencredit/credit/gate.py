@@ -1,4 +1,4 @@
-"""The conservative bi-level gate: suppress dull tokens, boost pivotal ones, keep the mass (arXiv 2601.07408, sec. 3)."""
+"""The conservative bi-level gate: suppress dull tokens, boost pivotal ones, keep the mass (arXiv 2601.07408)."""
 
 from __future__ import annotations
 

@@ -46,7 +46,9 @@ def oar_g(policy: Policy, rollouts: Rollouts, options: Options) -> Credit:
             outcome, embeddings = policy.differentiable_outcome(batch)
             for objective, last in _label_objectives(outcome, mode, row_keys, options):
                 total += _saliency(objective, embeddings, options, keep_graph=not last)
-        importance[batch.rows] = total.gather(1, batch.columns.clamp(max=total.shape[1] - 1)) * batch.reasoning
+        importance[batch.rows] = (
+            total.gather(1, batch.columns.clamp(max=total.shape[1] - 1)) * batch.reasoning
+        )
     return Credit(importance=importance)
 
 
