@@ -12,7 +12,7 @@ from tokencredit.report.records import Run
 from tokencredit.report.text import visible
 
 WIDTH, HEIGHT = 340, 190
-LEFT, RIGHT, TOP, BOTTOM = 44, 66, 12, 26
+LEFT, TOP, BOTTOM = 44, 12, 26
 DASHES = ("none", "7 3", "2 3", "9 3 2 3", "4 2 1 2 1 2", "12 4")
 SMOOTHED_FROM = 20  # points; shorter curves are drawn as they are
 MOST_POINTS = 600
@@ -112,16 +112,17 @@ def ticks(low: float, high: float, most: int = 4) -> list[float]:
 
 def chart_svg(name: str, lines: Mapping[str, Points]) -> Markup:
     """Draw one metric of several runs against the step; each line has its dash pattern and its label."""
+    end = WIDTH - (66 if len(lines) > 1 else 8)  # room for the labels
     every = [point for points in lines.values() for point in points]
     x_low, x_high = _spread([x for x, _ in every])
     y_low, y_high = _spread([y for _, y in every])
 
     def place(point: tuple[float, float]) -> tuple[float, float]:
-        x = LEFT + (point[0] - x_low) / (x_high - x_low) * (WIDTH - LEFT - RIGHT)
+        x = LEFT + (point[0] - x_low) / (x_high - x_low) * (end - LEFT)
         y = HEIGHT - BOTTOM - (point[1] - y_low) / (y_high - y_low) * (HEIGHT - TOP - BOTTOM)
         return x, y
 
-    parts = _axes(place, (x_low, x_high), (y_low, y_high))
+    parts = _axes(place, end, (x_low, x_high), (y_low, y_high))
     ends: list[tuple[float, float, str, int]] = []
     for index, (label, points) in enumerate(lines.items()):
         if not points:
@@ -156,7 +157,9 @@ def _path(places: Sequence[tuple[float, float]], classes: str, dash: str = "none
     return Markup('<path class="{}" d="{}" stroke-dasharray="{}"/>').format(classes, route, dash)
 
 
-def _axes(place: Place, x_range: tuple[float, float], y_range: tuple[float, float]) -> list[Markup]:
+def _axes(
+    place: Place, end: float, x_range: tuple[float, float], y_range: tuple[float, float]
+) -> list[Markup]:
     parts = []
     for value in ticks(*y_range):
         y = place((x_range[0], value))[1]
@@ -164,7 +167,7 @@ def _axes(place: Place, x_range: tuple[float, float], y_range: tuple[float, floa
             Markup(
                 '<line class="grid" x1="{0}" x2="{1}" y1="{2:.1f}" y2="{2:.1f}"/>'
                 '<text class="tick end" x="{3}" y="{4:.1f}">{5}</text>'
-            ).format(LEFT, WIDTH - RIGHT, y, LEFT - 6, y + 3.5, _tick(value))
+            ).format(LEFT, end, y, LEFT - 6, y + 3.5, _tick(value))
         )
     for value in ticks(*x_range):
         x = place((value, y_range[0]))[0]

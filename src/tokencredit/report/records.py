@@ -171,13 +171,12 @@ def annotate(records: Iterable[Record], task: str) -> list[Record]:
     annotated = []
     for record in records:
         truths = truth_of(record["prompt"], record["tokens"])
-        added = Record(
-            **record,
-            roles=[truth.role for truth in truths],
-            on_path=[truth.on_path for truth in truths],
-            right=[truth.right for truth in truths],
-        )
-        annotated.append(added)
+        added = {
+            "roles": [truth.role for truth in truths],
+            "on_path": [truth.on_path for truth in truths],
+            "right": [truth.right for truth in truths],
+        }
+        annotated.append(cast(Record, {**record, **added}))
     return annotated
 
 

@@ -76,7 +76,7 @@
     const list = element("dl", "facts");
     const add = (name, value) => {
       const pair = element("div");
-      pair.append(element("dt", "", name), element("dd", "", value));
+      pair.append(element("dt", "", name), " ", element("dd", "", value));
       list.append(pair);
     };
     const views = completion.views;
@@ -172,7 +172,7 @@
     completion.views.forEach((view, index) => {
       const block = element("section", "view");
       const head = element("div", "view-head");
-      head.append(element("h3", "", completion.views.length > 1 ? view.credit : ""), element("span", "scale"));
+      head.append(completion.views.length > 1 ? element("h3", "", view.credit) : element("span"), element("span", "scale"));
       block.append(head, tokensOf(completion, index));
       article.append(block);
     });
@@ -200,7 +200,7 @@
         if (marked.has(t)) token.dataset.place = marked.get(t);
         else delete token.dataset.place;
       });
-      drawScale(scales[index], ends, rule);
+      drawScale(scales[index], values, ends, marked.size);
     });
   };
 
@@ -216,13 +216,18 @@
     return new Map(found.slice(0, MOST_MARKED).map(([, index], rank) => [index, rank + 1]));
   };
 
-  const drawScale = (scale, ends, rule) => {
+  const drawScale = (scale, values, ends, nMarked) => {
+    const rule = MEASURES[measure];
+    if (values.every((value) => value === null)) {
+      scale.textContent = `no ${measure} to shade by`;
+      return;
+    }
     const high = `${number(ends[1])}${rule.root ? " (square-root shading)" : ""}`;
     scale.replaceChildren(
       element("span", "", number(ends[0])),
       element("span", `bar ${measure}`),
       element("span", "", high),
-      element("span", "", `· underlined: the ${MOST_MARKED} ${rule.marks}`),
+      element("span", "", nMarked ? `· underlined: the ${nMarked} ${rule.marks}` : ""),
     );
   };
 
@@ -330,7 +335,9 @@
     }
     $("run-filter").hidden = false;
   }
-  $("verdict").parentElement.hidden = completions.every((completion) => completion.reward === null);
+  const alone = completions.length === 1;
+  $("pager").hidden = alone;
+  $("verdict-filter").hidden = alone || completions.every((completion) => completion.reward === null);
   $("verdict").addEventListener("change", filter);
   $("run").addEventListener("change", filter);
   $("previous").addEventListener("click", () => turn(-1));

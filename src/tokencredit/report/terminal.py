@@ -13,8 +13,9 @@ from rich.text import Text
 
 from tokencredit.report.text import are_words, visible, visible_tokens
 
-# From pale to deep, all light enough for black ink, so that the terminal's own background does not matter.
-_HEAT = ("#fff3c4", "#fddc8c", "#fbb862", "#f78f4a", "#f2664a")
+# From pale to deep, all light enough for black ink, so that the terminal's own background does not matter. The
+# first step is bare: a page full of pale tokens would hide the few that matter.
+_HEAT = ("", "#fff0b8", "#fddc8c", "#fbb862", "#f78f4a", "#f2664a")
 _INK = "#000000"
 
 
@@ -31,7 +32,8 @@ def top_tokens(record: Mapping[str, Any], k: int = 5) -> list[tuple[int, str, fl
 def heat_text(record: Mapping[str, Any], *, colour: bool = True, k: int = 5) -> Text:
     """Return the completion as text: background by importance, the answer bold and underlined.
 
-    Without `colour` the `k` most important tokens stand in brackets and nothing is added otherwise.
+    Tokens under a thirty-sixth of the largest importance stay bare. Without `colour` the `k` most important
+    tokens stand in brackets instead.
     """
     texts = visible_tokens(record["tokens"])
     values = [value or 0.0 for value in record["importance"]]
@@ -42,8 +44,9 @@ def heat_text(record: Mapping[str, Any], *, colour: bool = True, k: int = 5) -> 
     text = Text()
     for index, (token, value) in enumerate(zip(texts, values, strict=True)):
         style = "bold underline " if start <= index < end else ""
-        if colour and value > 0:
-            style += f"{_INK} on {_heat(value / largest)}"
+        heat = _heat(value / largest) if colour and value > 0 else ""
+        if heat:
+            style += f"{_INK} on {heat}"
         text.append(gap if index else "")
         text.append(_bracketed(token) if index in top else token, style=style.strip())
     return text

@@ -8,29 +8,25 @@ from collections.abc import Sequence
 # Joiners shape legitimate text (Persian, emoji families) and can hide nothing by themselves.
 _JOINERS = "\u200c\u200d"
 _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+_SIGNS = {"\n": "↵\n", "\t": "⇥"}
 EMPTY_TOKEN = "∅"
 
 
 def visible(text: str) -> str:
     """Return `text` with control and format characters replaced by something one can see.
 
-    A line feed becomes "␊" followed by a real line break, the other C0 controls their control picture
-    (ESC is "␛"), and every further control, direction override, invisible separator or lone surrogate its
-    code point, as in "⟨U+202E⟩".
+    A line feed becomes "↵" followed by a real line break, a tab "⇥", and every other control, direction
+    override, invisible separator or lone surrogate its code point, as in "⟨U+202E⟩" (control pictures such as
+    "␛" are missing from common fonts).
     """
     return text if text.isprintable() else "".join(_show(character) for character in text)
 
 
 def _show(character: str) -> str:
-    code = ord(character)
-    if character == "\n":
-        return "␊\n"
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if code == 0x7F:
-        return "␡"
+    if character in _SIGNS:
+        return _SIGNS[character]
     if unicodedata.category(character) in _UNSEEN and character not in _JOINERS:
-        return f"⟨U+{code:04X}⟩"
+        return f"⟨U+{ord(character):04X}⟩"
     return character
 
 
