@@ -133,7 +133,7 @@ def test_a_directory_without_run_json_is_named(tmp_path):
 
 
 def test_a_task_adds_what_it_knows_of_each_token(tmp_path, make_record, make_run, monkeypatch):
-    def annotate(prompt, tokens):
+    def truth_of(prompt, tokens):
         assert prompt == "S1 7 + 5 ; ? S1"
         return [
             SimpleNamespace(role="digit" if t.isdigit() else "word", on_path=t == "2", right=None)
@@ -141,7 +141,7 @@ def test_a_task_adds_what_it_knows_of_each_token(tmp_path, make_record, make_run
         ]
 
     fake = ModuleType("tokencredit.tasks")
-    fake.get_task = {"fake": SimpleNamespace(annotate=annotate)}.__getitem__
+    fake.get_task = {"fake": SimpleNamespace(annotate=truth_of)}.__getitem__
     monkeypatch.setitem(sys.modules, "tokencredit.tasks", fake)
     [record] = load_run(make_run(tmp_path / "run", [make_record(TOKENS)], task="fake")).records
     assert record["roles"] == ["digit", "word", "digit", "word", "digit", "word", "digit"]
