@@ -1,0 +1,75 @@
+"""The public surface, what it imports, and that imports point one way."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import tokencredit
+
+SOURCE = Path(tokencredit.__file__).parent
+LAYERS = {
+    "errors": 0,
+    "credit": 1,
+    "answers": 1,
+    "rollouts": 1,
+    "spans": 2,
+    "policy": 2,
+    "grounding": 3,
+    "functional": 3,
+    "tasks": 4,
+    "report": 5,
+    "trl": 6,
+    "cli": 7,
+}
+
+
+def test_public_names_exist_and_are_documented():
+    for name in tokencredit.__all__:
+        thing = getattr(tokencredit, name)
+        assert name == "STRATEGIES" or thing.__doc__, name
+
+
+def test_credit_imports_torch_alone():
+    """With transformers, trl and the rest blocked, the core still imports."""
+    code = (
+        "import sys\n"
+        "for name in ('transformers', 'trl', 'datasets', 'accelerate', 'peft', 'math_verify', 'rich', 'jinja2'):\n"
+        "    sys.modules[name] = None\n"
+        "import tokencredit, tokencredit.credit\n"
+        "for name in tokencredit.__all__:\n"
+        "    getattr(tokencredit, name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_bare_import_is_light():
+    code = "import sys, tokencredit, tokencredit.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_unknown_names_raise():
+    assert not hasattr(tokencredit, "no_such_name")
+
+
+def test_imports_point_one_way():
+    for path in SOURCE.rglob("*.py"):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        if parts[0] in ("__init__", "__main__"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tokencredit."):
+                target = node.module.split(".")[1]
+                allowed = LAYERS[target] <= LAYERS[parts[0]] or _only_for_types(path, node)
+                assert allowed, f"{path.name} imports {node.module}"
+
+
+def _only_for_types(path: Path, node: ast.ImportFrom) -> bool:
+    """Whether the import stands under `if TYPE_CHECKING`."""
+    for outer in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(outer, ast.If) and getattr(outer.test, "id", "") == "TYPE_CHECKING":
+            return any(inner.lineno == node.lineno for inner in outer.body)
+    return False
