@@ -1,0 +1,101 @@
+"""A model and its tokenizer from what the user calls it: a folder, a GGUF file, a hub id or a built-in policy."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokencredit.errors import UsageError
+from tokencredit.tasks import TASKS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_MULTIMODAL = ("vision_config", "audio_config", "speech_config")
+
+
+def load_model(
+    name: str, *, revision: str | None = None, trust_remote_code: bool = False, **settings: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The causal language model and its tokenizer, which has a pad token (its EOS where it had none).
+
+    Args:
+        name: a built-in policy's name, a folder, a file ending in .gguf, or a hub id.
+        revision: of a hub model.
+        trust_remote_code: run code that comes with the model.
+        **settings: further ones of `from_pretrained`, such as dtype.
+
+    Raises:
+        UsageError: the model cannot be found or loaded, is multimodal, or its tokenizer has no EOS token.
+    """
+    source, where = _locate(name)
+    where |= {"trust_remote_code": trust_remote_code}
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, logging
+
+    if Path(source).exists():
+        logging.disable_progress_bar()  # bars are for downloads
+    else:
+        where["revision"] = revision or "main"
+    try:
+        config = AutoConfig.from_pretrained(source, **where)
+        _refuse_multimodal(config, name)
+        tokenizer = AutoTokenizer.from_pretrained(source, **where)
+        _mend_tokenizer(tokenizer, name)
+        model = AutoModelForCausalLM.from_pretrained(source, **where, **settings)
+    except UsageError:
+        raise
+    except (
+        Exception
+    ) as error:  # loaders raise anything from OSError to KeyError for a broken or missing model
+        raise UsageError(_reason(name, error)) from error
+    return model, tokenizer
+
+
+def _locate(name: str) -> tuple[str, dict[str, Any]]:
+    """What to hand to `from_pretrained`, and its further arguments."""
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise UsageError(f"no model file {name}")
+        if importlib.util.find_spec("gguf") is None:
+            raise UsageError(
+                f"{name} is a GGUF file, which needs the package gguf: pip install 'tokencredit[gguf]'"
+            )
+        return str(path.parent), {"gguf_file": path.name}
+    if name in TASKS and not path.exists():
+        return str(TASKS[name].policy_path()), {}
+    if path.is_file():
+        raise UsageError(f"{name} is a file; a model is a folder, a .gguf file or a hub id")
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise UsageError(f"the folder {name} holds no model: it has no config.json")
+        return str(path), {}
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or not name:
+        raise UsageError(f"no model folder {name!r}")
+    return name, {}
+
+
+def _refuse_multimodal(config: Any, name: str) -> None:
+    if any(getattr(config, part, None) is not None for part in _MULTIMODAL):
+        raise UsageError(f"{name} ({config.model_type}) is multimodal; only models of text are supported")
+
+
+def _mend_tokenizer(tokenizer: Any, name: str) -> None:
+    if tokenizer.eos_token_id is None:
+        raise UsageError(
+            f"the tokenizer of {name} has no end-of-sequence token, so no completion could end: set eos_token in its "
+            "tokenizer_config.json"
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+
+
+def _reason(name: str, error: Exception) -> str:
+    if isinstance(error, OSError) and not Path(name).exists():
+        return (
+            f"cannot find the model {name!r}: there is no such folder here, and the hub does not have it or cannot "
+            "be reached"
+        )
+    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"cannot load the model {name!r}: {first_line}"

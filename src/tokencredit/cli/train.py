@@ -1,0 +1,196 @@
+"""`tokencredit train`: GRPO with token-level credit, on a built-in task or on anybody's model and problems."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from tokencredit.cli import INTERRUPTED
+from tokencredit.cli.libraries import prepare_libraries
+from tokencredit.errors import UsageError
+
+
+def run(argv: list[str]) -> int:
+    """Train as the arguments say; returns 0, or 130 where a signal stopped the training."""
+    prepare_libraries()
+    from tokencredit.cli.arguments import build_parser, parse_arguments
+
+    if "-h" in argv or "--help" in argv:
+        build_parser().print_help()
+        return 0
+    return train(parse_arguments(argv))
+
+
+def train(arguments: Any) -> int:
+    """Check everything, train, and leave the run directory as `docs/cli.md` describes it."""
+    from tokencredit.cli.callbacks import MetricsFile, SafeStops
+    from tokencredit.cli.run_directory import check_directory, clear_run, rewind, write_info
+    from tokencredit.report.records import METRICS
+
+    run, config = arguments.run, arguments.training
+    directory = Path(config.output_dir)
+    info = _info(arguments)
+    checkpoint = _given_checkpoint(config) or check_directory(
+        directory, resume=run.resume, overwrite=run.overwrite, identity=info
+    )
+    trainer = _build_trainer(arguments, directory)
+    generate_every = config.steps_per_generation * config.num_iterations
+    stops = SafeStops(lambda: trainer._step % generate_every == 0)
+    trainer.add_callback(MetricsFile(directory / METRICS))
+    trainer.add_callback(stops)
+    accuracy = _measure(arguments, trainer, "before")
+    writes = trainer.is_world_process_zero()
+    if writes:
+        clear_run(directory) if checkpoint is None else rewind(directory, checkpoint)
+        write_info(directory, info)
+    with stops:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if not stops.stopped:
+        trainer.save_model(str(directory))
+        accuracy |= _measure(arguments, trainer, "after")
+    if writes:
+        _conclude(
+            directory, info, accuracy, config.gradient_accumulation_steps / generate_every, stops.stopped
+        )
+    return INTERRUPTED if stops.stopped else 0
+
+
+def _info(arguments: Any) -> dict[str, Any]:
+    from tokencredit.cli.arguments import settings_of
+    from tokencredit.cli.run_directory import versions
+
+    run, config = arguments.run, arguments.training
+    return {
+        "command": "train",
+        "credit": config.credit,
+        "task": run.task,
+        "dataset": None if run.task else arguments.source,
+        "model": arguments.model.model_name_or_path or run.task,
+        "seed": config.seed,
+        "versions": versions(),
+        "settings": settings_of(arguments),
+    }
+
+
+def _given_checkpoint(config: Any) -> Path | None:
+    """TRL's own --resume_from_checkpoint PATH."""
+    if not config.resume_from_checkpoint:
+        return None
+    path = Path(config.resume_from_checkpoint)
+    if not (path / "trainer_state.json").is_file():
+        raise UsageError(
+            f"{path} is no checkpoint: it has no trainer_state.json; --resume finds the last one"
+        )
+    return path
+
+
+def _build_trainer(arguments: Any, directory: Path) -> Any:
+    """The trainer, with everything it needs loaded and checked; a failure leaves no new directory behind."""
+    from tokencredit.cli.models import load_model
+    from tokencredit.cli.training_data import build_dataset, load_rows, reward_functions
+    from tokencredit.policy import Policy
+
+    run, config, model_arguments = arguments.run, arguments.training, arguments.model
+    rewards = reward_functions(arguments)
+    rows = load_rows(arguments)
+    evaluates = config.eval_strategy != "no"
+    held_out = load_rows(arguments, held_out=True) if evaluates else []
+    _check_enough(len(rows), config, arguments.source)
+    model, tokenizer = load_model(
+        model_arguments.model_name_or_path or run.task,
+        revision=model_arguments.model_revision,
+        trust_remote_code=config.trust_remote_code,
+        **_model_settings(arguments),
+    )
+    Policy(model)  # refuses a model without an embedding module before anything is written
+    existed = directory.exists()
+    try:
+        return _trainer(
+            arguments,
+            model=model,
+            processing_class=tokenizer,
+            reward_funcs=rewards,
+            train_dataset=build_dataset(rows, arguments, tokenizer),
+            eval_dataset=build_dataset(held_out, arguments, tokenizer) if evaluates else None,
+        )
+    except (ValueError, NotImplementedError, ImportError) as error:
+        if not existed and directory.is_dir() and not any(directory.iterdir()):
+            directory.rmdir()
+        raise error if isinstance(error, UsageError) else UsageError(str(error)) from error
+
+
+def _trainer(arguments: Any, **parts: Any) -> Any:
+    from transformers import PrinterCallback, ProgressCallback
+    from trl import get_peft_config
+
+    from tokencredit.cli.callbacks import Progress
+    from tokencredit.trl import OARTrainer
+
+    trainer = OARTrainer(args=arguments.training, peft_config=get_peft_config(arguments.model), **parts)
+    trainer.remove_callback(PrinterCallback)
+    if trainer.pop_callback(ProgressCallback) is not None:
+        trainer.add_callback(Progress())
+    return trainer
+
+
+def _model_settings(arguments: Any) -> dict[str, Any]:
+    """What `from_pretrained` is told, as `trl grpo` does it."""
+    from trl import get_quantization_config
+
+    model = arguments.model
+    settings = {"dtype": model.dtype}
+    if model.attn_implementation:
+        settings["attn_implementation"] = model.attn_implementation
+    quantization = get_quantization_config(model)
+    if quantization is not None:
+        settings["quantization_config"] = quantization
+    settings.update(arguments.training.model_init_kwargs or {})
+    arguments.training.model_init_kwargs = None  # the trainer gets a model, for which it would only warn
+    return settings
+
+
+def _check_enough(count: int, config: Any, source: str) -> None:
+    needed = config.generation_batch_size // config.num_generations
+    if count < needed:
+        raise UsageError(
+            f"{source} has {count} problems, but one generation batch asks {needed} "
+            f"({config.generation_batch_size} completions, {config.num_generations} a problem); give more problems or "
+            "lower per_device_train_batch_size"
+        )
+
+
+def _measure(arguments: Any, trainer: Any, when: str) -> dict[str, float]:
+    """Accuracy on held-out problems of the task at temperature 1; nothing for a data set."""
+    count = arguments.run.eval_problems
+    if not arguments.run.task or not count:
+        return {}
+    from tokencredit.tasks import accuracy, get_task
+
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    share = accuracy(model, trainer.processing_class, get_task(arguments.run.task), n=count)
+    if trainer.is_world_process_zero():
+        print(
+            f"accuracy {when} training: {share:.3f} ({count} held-out problems, temperature 1)",
+            file=sys.stderr,
+        )
+    return {when: share}
+
+
+def _conclude(
+    directory: Path,
+    info: dict[str, Any],
+    accuracy: dict[str, float],
+    generations_per_step: float,
+    stopped: bool,
+) -> None:
+    """The summary into run.json, and the report."""
+    from tokencredit.cli.run_directory import REPORT, summarise, write_info
+    from tokencredit.report import render_run
+
+    summary = summarise(directory, accuracy, generations_per_step)
+    write_info(directory, {**info, "interrupted": stopped, "summary": summary})
+    render_run([directory], directory / REPORT)
+    if stopped:
+        print(f"stopped; --resume continues from the last checkpoint in {directory}", file=sys.stderr)
+    print(f"report: {directory / REPORT}", file=sys.stderr)

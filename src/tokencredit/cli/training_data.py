@@ -1,0 +1,158 @@
+"""What a training run learns from: prompts, golds and rewards, of a task or a data set."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tokencredit.cli.arguments import RunArguments, TrainArguments
+from tokencredit.errors import UsageError
+from tokencredit.tasks import HELD_OUT, get_task
+from tokencredit.tasks.data import check_problems, load_problems
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+INSTRUCTION = "{problem}\n\nPut your final answer in \\boxed{}."
+# Always as many, so that a run's order of problems does not depend on its length.
+TASK_PROBLEMS = 8192
+
+
+def reward_functions(arguments: TrainArguments) -> list[Any]:
+    """The rewards that were asked for, as TRL takes them; by default whether the answer is right.
+
+    Raises:
+        UsageError: a reward function that cannot be found.
+    """
+    run = arguments.run
+    rewards: list[Any] = [run.reward_model_name_or_path] if run.reward_model_name_or_path else []
+    rewards += [_reward_function(name) for name in run.reward_funcs or []]
+    if rewards:
+        return rewards
+    if run.task:
+        return [get_task(run.task).reward]
+    from tokencredit.answers import accuracy_reward
+
+    return [accuracy_reward]
+
+
+def _reward_function(name: str) -> Any:
+    from trl import rewards
+
+    known = {
+        "accuracy_reward": rewards.accuracy_reward,
+        "reasoning_accuracy_reward": rewards.reasoning_accuracy_reward,
+        "think_format_reward": rewards.think_format_reward,
+        "get_soft_overlong_punishment": rewards.get_soft_overlong_punishment(
+            max_completion_len=1280, soft_punish_cache=256
+        ),
+    }
+    if name in known:
+        return known[name]
+    module, _, function = name.rpartition(".")
+    if not module:
+        raise UsageError(
+            f"no reward function {name!r}; use {', '.join(known)} or a dotted path such as my.rewards.f"
+        )
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"cannot import the reward function {name!r}: {error}") from error
+    finally:
+        sys.path.remove(os.getcwd())
+    if not callable(found):
+        raise UsageError(f"the reward function {name!r} is a {type(found).__name__}, which cannot be called")
+    return found
+
+
+def load_rows(arguments: TrainArguments, *, held_out: bool = False) -> list[dict[str, Any]]:
+    """The problems to train on, or those to evaluate on; see `load_problems` for what is refused."""
+    run = arguments.run
+    if run.task:
+        seed = arguments.training.seed
+        task = get_task(run.task)
+        return (
+            task.problems(max(1, run.eval_problems), HELD_OUT + seed)
+            if held_out
+            else task.problems(TASK_PROBLEMS, seed)
+        )
+    skipped: list[str] = []
+    checks: dict[str, Any] = {
+        "golds": not (run.reward_funcs or run.reward_model_name_or_path),
+        "on_unjudged": skipped.append if run.skip_unjudged else None,
+    }
+    try:
+        rows = _mixture_rows(arguments, held_out, checks) or load_problems(
+            str(run.dataset_name),
+            run.dataset_test_split if held_out else run.dataset_train_split,
+            config=run.dataset_config,
+            **checks,
+        )
+    except UsageError as error:
+        hint = "; --skip_unjudged leaves such rows out" if "cannot be judged" in str(error) else ""
+        raise UsageError(f"{error}{hint}") from error
+    if skipped:
+        print(
+            f"left out {len(skipped)} rows whose gold cannot be judged, such as {skipped[0]}", file=sys.stderr
+        )
+    return rows
+
+
+def _mixture_rows(arguments: TrainArguments, held_out: bool, checks: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of the YAML file's `datasets`, none if there are no such."""
+    if not arguments.mixture.datasets:
+        return []
+    from trl import get_dataset
+
+    try:
+        mixture = get_dataset(arguments.mixture)
+    except Exception as error:  # whatever one of the loaders raises
+        raise UsageError(f"cannot load the data sets of the mixture: {error}") from error
+    split = "test" if held_out else "train"
+    if split not in mixture:
+        raise UsageError("the mixture has no test split; set test_split_size to evaluate")
+    return check_problems(
+        ((f"row {number}", row) for number, row in enumerate(mixture[split], 1)), "mixture", **checks
+    )
+
+
+def build_dataset(rows: list[dict[str, Any]], arguments: TrainArguments, tokenizer: Any) -> Dataset:
+    """The rows as TRL takes them: with `prompt`, as text or chat messages, and what rewards need.
+
+    Raises:
+        UsageError: chat messages without a chat template, or columns whose values have no common type.
+    """
+    from datasets import Dataset
+
+    run = arguments.run
+    if run.task:
+        return Dataset.from_list(rows)
+    has_chat = bool(tokenizer.chat_template)
+    own_rewards = bool(run.reward_funcs or run.reward_model_name_or_path)
+    built = []
+    for row in rows:
+        kept = {name: value for name, value in row.items() if name != "problem"} if own_rewards else {}
+        if "answer" in row:
+            kept["answer"] = row["answer"]
+        built.append({**kept, "prompt": _prompt(row, run, has_chat, own_rewards)})
+    try:
+        return Dataset.from_list(built)
+    except (ValueError, TypeError) as error:  # pyarrow's errors are among them
+        raise UsageError(f"the columns of {arguments.source} have no common type: {error}") from error
+
+
+def _prompt(row: dict[str, Any], run: RunArguments, has_chat: bool, own_rewards: bool) -> str | list[Any]:
+    problem = row["problem"]
+    if isinstance(problem, list):
+        if not has_chat:
+            raise UsageError(
+                "the data set's prompts are chat messages, but the tokenizer has no chat template"
+            )
+        return problem
+    if own_rewards and run.prompt_template is None and "prompt" in row:
+        return str(row["prompt"])  # as in `trl grpo`: prompts that come with their own rewards are ready
+    text = (run.prompt_template or INSTRUCTION).replace("{problem}", problem)
+    return [{"role": "user", "content": text}] if has_chat else text
