@@ -185,6 +185,8 @@ _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [
         (r"(?<!\\)\\ |~|\\q?quad\b|\s+", " "),
         (r"[−–]", "-"),
         (r"×|\\cdot(?![A-Za-z])", r"\\times "),
+        (r"\s*,?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*", ","),
+        (r"\\varnothing|∅", r"\\emptyset "),
         (r"∞|\binfinity\b", r"\\infty "),
         (r"π", r"\\pi "),
         (r"∪", r"\\cup "),
@@ -198,7 +200,7 @@ _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [
         (r"\\frac\s*(\d)\s*(?=[\d{])", r"\\frac{\1}"),
         (r"(\\frac\s*\{[^{}]*\})\s*(\d)", r"\1{\2}"),
         (r"\\sqrt\s*(?:\(([^()]*)\)|(\d+|[a-zA-Z]))", r"\\sqrt{\1\2}"),
-        (r"_\{(\w)\}", r"_\1"),
+        (r"_\{(\w)\}|(?<=\d)_\{(\w+)\}", r"_\1\2"),
         (r"(?<![\d.}])(\d+)\s*(\\frac\{\d+\}\{\d+\})", r"(\1+\2)"),
     ]
 ]
@@ -209,7 +211,8 @@ _RATIO = re.compile(
     r"([+-]?)\(?(?:(\d{1,50})(?:\+|\s+))?(?:\\frac\{(-?\d{1,50})\}\{(\d{1,50})\}|(\d{1,50})\s*/\s*(\d{1,50}))\)?"
 )
 _UNIT = re.compile(
-    r"(.*[\w)}.])\s*\\text\{\s*([^{}]*?)\s*\}((?:\^\{?\d\}?)?)|(.*[\d)}])\s+([A-Za-z]{3,}(?:\s[A-Za-z]+)*)()"
+    r"(.*[\w)}.])\s*\\text\{\s*([^{}]*?)\s*\}((?:\^\{?\d\}?)?)"
+    r"|(.*[\d)}])\s+((?!(?i:[abcnxyz]+)$)[A-Za-z]{3,}(?:\s[A-Za-z]+)*|[ckm]m|kg|ft|lb)()"
 )
 _NAMED = re.compile(r"([A-Za-z]{1,3}(?:_\w)?(?:\([a-z]\))?)\s*(?:=|\\in\b)([^=<>]+)")
 _NOT_ONE = re.compile(r"\\(?:pm|mp|cup|cap|le|ge|leq|geq|in|begin|text|setminus)(?![A-Za-z])|[<>]")
@@ -220,6 +223,8 @@ _UNIT_NAMES = {
     **{"feet": "ft", "foot": "ft", "inches": "in", "inch": "in", "hour": "hr", "minute": "min"},
     **{"centimeter": "cm", "meter": "m", "kilometer": "km", "mile": "mi", "second": "sec"},
 }
+_REPEATING = re.compile(r"(\d{0,50})\.(\d{0,50})\\overline\{(\d{1,50})\}")
+_IN_BASE = re.compile(r"\w+_\w+")
 _CLOCK = re.compile(r"\d{1,2}:\d\d")
 _OPEN, _CLOSE = {"(": ")", "[": "]", r"\{": r"\}"}, (")", "]", r"\}")
 
@@ -241,6 +246,12 @@ def _number(text: str) -> Fraction | Decimal | None:
     if match := _RATIO.fullmatch(text):
         whole, top, bottom = match[2] or 0, match[3] or match[5], int(match[4] or match[6])
         return (int(whole) + Fraction(int(top), bottom)) * (-1 if match[1] == "-" else 1) if bottom else None
+    if match := _REPEATING.fullmatch(text):
+        fixed, period = (
+            Fraction(int(f"0{match[1]}{match[2]}")),
+            Fraction(int(match[3]), 10 ** len(match[3]) - 1),
+        )
+        return (fixed + period) / 10 ** len(match[2])
     if match := _NUMBER.fullmatch(text):
         try:
             value = Decimal(f"{match[1]}{match[2].replace(',', '')}e{match[3] or match[4] or 0}")
@@ -283,6 +294,13 @@ def same_text(gold: str, answer: str) -> bool | None:
     if None not in numbers:
         return numbers[0] == numbers[1]
     if _CLOCK.fullmatch(gold) or _CLOCK.fullmatch(answer):
+        return False
+    if (
+        gold[:1].isdigit()
+        and answer[:1].isdigit()
+        and _IN_BASE.fullmatch(gold)
+        and _IN_BASE.fullmatch(answer)
+    ):
         return False
     words = [re.sub(r"[\s().,]+", " ", _TEXT.sub(r" \1", text)).strip() for text in (gold, answer)]
     if re.fullmatch(r"[^\W\d_][\w ]*", words[0]) and "," not in gold + answer:
@@ -374,13 +392,13 @@ class _Worker:
         self.lock = threading.Lock()
         self.process: subprocess.Popen[bytes] | None = None
 
-    def ask(self, request: list[str], limit: float = TIME_LIMIT) -> str:
+    def ask(self, request: list[str]) -> str:
         """The worker's reply: "same", "different", or the reason why there is none."""
         with self.lock:
             try:
                 if self.process is None or self.process.poll() is not None:
                     self._start()
-                reply = self._exchange(json.dumps(request).encode() + b"\n", limit)
+                reply = self._exchange(json.dumps(request).encode() + b"\n", TIME_LIMIT)
             except OSError:
                 reply = ""
             except BaseException:  # an unread reply must not answer the next request
@@ -388,7 +406,7 @@ class _Worker:
                 raise
             if not reply:
                 self.stop()
-            return reply or f"not comparable within {limit:g} s and {MEMORY_LIMIT >> 30} GB"
+            return reply or f"not comparable within {TIME_LIMIT:g} s and {MEMORY_LIMIT >> 30} GB"
 
     def _start(self) -> None:
         self.stop()
@@ -479,7 +497,11 @@ def _compare(request: list[str]) -> str:
         return f"the {'gold' if gold is None else 'answer'} cannot be parsed"
     if all(isinstance(value, Expr) and value.is_number for value in (gold, answer)):
         return "same" if _same_constant(gold, answer) else "different"
-    return "same" if math_verify(gold, answer, timeout_seconds=None) else "different"
+    return (
+        "same"
+        if math_verify(gold, answer, timeout_seconds=None, allow_set_relation_comp=True)
+        else "different"
+    )
 
 
 def _same_constant(gold: Any, answer: Any) -> bool:
@@ -487,6 +509,8 @@ def _same_constant(gold: Any, answer: Any) -> bool:
     gold, answer = gold.doit(), answer.doit()
     if gold == answer or (gold.is_Rational and answer.is_Rational):
         return bool(gold == answer)
+    if gold.is_finite is False or answer.is_finite is False:
+        return False
     difference, size = (gold - answer).evalf(15, maxn=200), abs(gold.evalf(15))
     return bool(difference == 0 or abs(difference) <= size * 10**-60)
 

@@ -1,0 +1,306 @@
+"""What is the answer, and is it right; by kind of trouble seen in the wild."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tokencredit import answers
+from tokencredit.answers import Verdict, accuracy_reward, check_gold, extract, opens_thinking, verify
+
+TOWER = "So it equals \\boxed{9^{9^{9^{9}}}}."
+
+EXTRACTED = [
+    ("so \\boxed{\\frac{\\sqrt{2}}{3}}", "\\frac{\\sqrt{2}}{3}", "boxed", "\\boxed{"),
+    ("so \\boxed{1}. No: \\boxed{ 2 } is it", "2", "boxed", "\\boxed{ "),
+    ("so \\fbox{8}", "8", "boxed", "\\fbox{"),
+    ("so $\\boxed 7$", "7", "boxed", "\\boxed "),
+    ("so \\boxed{\\boxed{5}}", "5", "boxed", "\\boxed{\\boxed{"),
+    ("a set \\boxed{\\{1, 2\\}} here", "\\{1, 2\\}", "boxed", "\\boxed{"),
+    ("a stray { and \\boxed{4}", "4", "boxed", "\\boxed{"),
+    ("\\boxed{3}, written in a \\boxed{}", "3", "boxed", "\\boxed{"),
+    ("<answer> 8 </answer>", "8", "<answer>", "<answer> "),
+    ("<answer>It is \\boxed{42} m</answer>", "42", "boxed", "\\boxed{"),
+    ("\\boxed{8}? Rather <answer>9</answer>", "9", "<answer>", "<answer>"),
+    ("\\boxed{9} as <answer></answer> says", "9", "boxed", "\\boxed{"),
+    ("2+40=42\n#### 42\nand that is all", "42", "####", "#### "),
+    ("#### Step 1\nadd\n#### -3", "-3", "####", "#### "),
+    ("The answer is $29.00.", "$29.00", "phrase", "The answer is "),
+    ("hence the final answer is $\\frac{1}{2}$, as hoped", "\\frac{1}{2}", "phrase", "the final answer is $"),
+    ("**Answer:** 4.", "4", "phrase", "Answer:** "),
+    ("Final Answer: **73**", "73", "phrase", "Final Answer: **"),
+    ("The answer is 3, 11, 33, because they fit.", "3, 11, 33", "phrase", "The answer is "),
+    ("The answer to the riddle is 1,234 coins", "1,234 coins", "phrase", "The answer to the riddle is "),
+    ("the answer is 4<|im_end|>", "4", "phrase", "the answer is "),
+    ("所以最终答案：$\\frac{3}{4}$。", "\\frac{3}{4}", "phrase", "最终答案：$"),
+    ("<think>\\boxed{8}</think> the answer is \\boxed{9}", "9", "boxed", "\\boxed{"),
+    ("added up.</think>\n\\boxed{4}", "4", "boxed", "\\boxed{"),
+]
+
+
+@pytest.mark.parametrize(("completion", "text", "rule", "marker"), EXTRACTED)
+def test_extract(completion: str, text: str, rule: str, marker: str) -> None:
+    answer = extract(completion)
+    assert answer is not None
+    assert (answer.text, answer.rule) == (text, rule)
+    assert completion[answer.start : answer.end] == text
+    assert completion[answer.marker_start : answer.start] == marker
+
+
+NO_ANSWER = [
+    "",
+    " \n\n ",
+    "I could not work it out.",
+    "the result goes inside \\boxed{}. Let me",
+    "it is \\boxed{\\frac{3}{",
+    "first \\boxed{12}, no, recounting \\boxed{1",  # the retracted one must not be paid
+    "<think>so</think><answer></answer>",
+    "<think>so \\boxed{3}",
+    "<think>a</think> \\boxed{3} <think> or",
+    "the answer is ",
+]
+
+
+@pytest.mark.parametrize("completion", NO_ANSWER)
+def test_no_answer(completion: str) -> None:
+    assert extract(completion) is None
+    assert verify(completion, "3") == Verdict("no-answer", None, "no answer found")
+
+
+def test_a_marker_of_the_task_excludes_other_rules() -> None:
+    answer = extract("answers: ans 1 ; \\boxed{3} ; ans 2 5", marker="ans")
+    assert answer is not None and (answer.text, answer.rule, answer.marker_start) == ("2 5", "marker", 29)
+    assert extract("answers \\boxed{3}", marker="ans") is None
+    assert verify("Result => 7", "7", marker="=>").verdict == "right"
+
+
+def test_thinking_opened_in_the_prompt() -> None:
+    assert opens_thinking("<|im_start|>assistant\n<think>\n")
+    assert not opens_thinking("Think inside <think> tags, then answer.")
+    assert not opens_thinking("<think>\n\n</think>\n\n")
+    assert extract("\\boxed{3}", thinking=True) is None
+    assert extract("so</think>\\boxed{3}", thinking=True) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\boxed{",
+        "<answer>",
+        "the answer is ",
+        "\n#### 1",
+        "{",
+        "$",
+        "answer to ",
+        "\\(",
+        "the answer is \\(",
+        " ",
+    ],
+)
+def test_extraction_takes_linear_time(text: str) -> None:
+    began = time.perf_counter()
+    extract(text * (400_000 // len(text)))
+    assert time.perf_counter() - began < 5
+
+
+RIGHT = [
+    ("\\dfrac{\\sqrt{3}}{2}", "\\frac{\\sqrt{3}}{2}"),
+    ("1,234,567", "1234567"),
+    ("45,\\!045", "45045"),
+    ("\\$1,250.50", "1250.5"),
+    ("54\\text{ gallons}", "54"),
+    ("12\\text{ cm}^2", "12"),
+    ("5 miles", "5\\text{ mile}"),
+    ("60^\\circ", "60"),
+    ("28\\%", "28"),
+    ("25\\%", "\\frac14"),
+    ("\\frac12", "1/2"),
+    ("\\tfrac{3}{4}", "0.75"),
+    ("2\\frac{1}{2}", "2.5"),
+    ("-1\\frac{1}{2}", "-\\frac{3}{2}"),
+    ("0.\\overline{3}", "\\frac{1}{3}"),
+    ("033", "33"),
+    ("1.6 × 10^3", "1600"),
+    ("4.5\\times 10^{-3}", "4.5e-3"),
+    ("3, 11, 33", "33,3,11"),
+    ("(1, 4.5)", "(1,\\frac{9}{2})"),
+    ("\\{2, 1\\}", "\\{1,2\\}"),
+    ("2 \\text{ and } 3", "2, 3"),
+    ("2, -2", "\\pm 2"),
+    ("x \\in [0, 1]", "[0,1]"),
+    ("x = 5", "5"),
+    ("5", "x=5"),
+    ("\\sqrt 8", "2\\sqrt{2}"),
+    ("-1 + e^{16}", "e^{16} - 1"),
+    ("(x-1)(x+1)", "x^2-1"),
+    ("(3,\\infty)\\cup(-\\infty,1)", "(-\\infty,1) \\cup (3,\\infty)"),
+    ("\\begin{pmatrix}1\\\\-2\\end{pmatrix}", "\\begin{pmatrix} 1 \\\\ -2 \\end{pmatrix}"),
+    ("2516_{8}", "2516_8"),
+    ("Evelyn", "\\text{Evelyn}"),
+    ("\\textbf{(B)}", "\\text{B}"),
+    ("\\text{13}", "13"),
+    ("e^{-100}", "\\frac{1}{e^{100}}"),
+    ("1" + "0" * 5000, "1" + "0" * 5000 + ".0"),
+]
+WRONG = [
+    ("31133", "3,11,33"),
+    ("5\\text{ cm}", "5\\text{ m}"),
+    ("28\\%", "2.8\\%"),
+    ("3", "-3"),
+    ("2\\frac{1}{2}", "1"),
+    ("0.333", "\\frac{1}{3}"),
+    ("1.41421356", "\\sqrt{2}"),
+    ("\\frac{1000001}{1000000}", "1"),
+    ("\\frac{1}{2^{98}}", "\\frac{1}{2^{99}}"),
+    ("e^{-100}", "e^{-101}"),
+    ("4.5\\times 10^{-33}", "4.5e33"),
+    ("(-1, 3)", "(3,-1)"),
+    ("(2,5)", "[2,5)"),
+    ("1728", "1331, 1728"),
+    ("1", "1, 1"),
+    ("21, 36, 82", "19, 46, 82"),
+    ("2021", "\\pm 2021"),
+    ("3x-y+13=0", "3x + 4y + 14=0"),
+    ("n = 1, 2, 3", "n=2, 3, 4"),
+    ("4\\sqrt(2)", "4"),
+    ("4xyz", "4"),
+    ("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix}1\\\\3\\end{pmatrix}"),
+    ("1:00", "12:00"),
+    ("10010_2", "10010_3"),
+    ("\\text{odd}", "\\text{even}"),
+    ("\\text{October 31}", "\\text{October 30}"),
+    ("12 +", "12"),
+    ("\\foo{7}", "7"),
+    ("\\infty", "-\\infty"),
+    ("7" * 5000, "7"),
+]
+
+
+@pytest.mark.parametrize(("answer", "gold"), RIGHT)
+def test_right(answer: str, gold: str) -> None:
+    verdict = verify(f"So \\boxed{{{answer}}}.", gold)
+    assert (verdict.verdict, verdict.answer) == ("right", answer)
+    assert check_gold(gold) is None
+
+
+@pytest.mark.parametrize(("answer", "gold"), WRONG)
+def test_wrong(answer: str, gold: str) -> None:
+    verdict = verify(f"So \\boxed{{{answer}}}.", gold)
+    assert (verdict.verdict, verdict.answer) == ("wrong", answer)
+    assert verdict.reason
+
+
+CASE_FILES = sorted(Path(__file__).resolve().parents[2].glob("*/cases/verify_cases.jsonl"))
+
+
+@pytest.mark.skipif(not CASE_FILES, reason="no file of further cases beside the repository")
+def test_further_cases() -> None:
+    names = {True: "right", False: "wrong", None: "no-answer"}
+    cases = [json.loads(line) for line in CASE_FILES[0].read_text(encoding="utf-8").splitlines()]
+    failed = [c["id"] for c in cases if verify(c["completion"], c["gold"]).verdict != names[c["expected"]]]
+    assert failed == []
+
+
+def test_a_hostile_answer_costs_bounded_time_and_the_next_one_is_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answers, "TIME_LIMIT", 1.0)
+    answers._reply.cache_clear()
+    verify("\\boxed{x+1}", "1+x")  # the worker runs
+    began = time.perf_counter()
+    verdict = verify(TOWER, "7")
+    assert time.perf_counter() - began < 10
+    assert verdict.verdict == "wrong" and "not comparable within 1 s" in verdict.reason
+    assert verify(TOWER, "7") == verdict  # remembered: a group of equal answers costs one limit
+    assert verify("\\boxed{x^2-4}", "(x-2)(x+2)").verdict == "right"
+
+
+@pytest.mark.parametrize(
+    "answer", ["(" * 1500 + "1" + ")" * 1500, "=" * 5000, "x" * 1_000_000, "\\text{" * 500]
+)
+def test_deep_and_long_answers_are_not_right(answer: str) -> None:
+    began = time.perf_counter()
+    assert verify(f"\\boxed{{{answer}}}", "x^{2}+y").verdict != "right"
+    assert time.perf_counter() - began < 15
+
+
+def test_a_worker_that_died_is_replaced() -> None:
+    verify("\\boxed{y+1}", "1+y")
+    process = answers._WORKER.process
+    assert process is not None
+    process.kill()
+    process.wait()
+    assert verify("\\boxed{y+2}", "2+y").verdict == "right"
+
+
+PAIRS = [(f"\\boxed{{{i}+z}}", f"z+{i if i % 2 else i + 1}") for i in range(12)]
+VERDICTS = ["right" if i % 2 else "wrong" for i in range(12)]
+
+
+def judge(pair: tuple[str, str]) -> str:
+    answers._reply.cache_clear()
+    return verify(*pair).verdict
+
+
+def test_the_same_verdicts_from_threads_and_tasks() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(judge, PAIRS)) == VERDICTS
+
+    async def tasks() -> list[str]:
+        return list(await asyncio.gather(*(asyncio.to_thread(judge, pair) for pair in PAIRS)))
+
+    assert asyncio.run(tasks()) == VERDICTS
+
+
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_the_same_verdicts_from_other_processes(method: str) -> None:
+    """A daemonic pool process, which may have no children of multiprocessing; the parent's worker lives on."""
+    judge(PAIRS[0])
+    process = answers._WORKER.process
+    assert process is not None
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.map(judge, PAIRS[:4]) == VERDICTS[:4]
+    assert judge(PAIRS[1]) == "right"
+    assert answers._WORKER.process is process
+
+
+def test_the_worker_needs_no_torch_and_ends_with_its_parent() -> None:
+    code = (
+        "import runpy, sys; sys.modules['torch'] = sys.modules['transformers'] = None;"
+        f"m = runpy.run_path({answers.__file__!r}); print(m['verify']('\\\\boxed{{t+1}}', '1+t').verdict);"
+        "print(m['_WORKER'].process.pid)"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    verdict, pid = output.stdout.split()
+    assert verdict == "right"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
+
+
+def test_golds_that_cannot_be_judged_are_refused() -> None:
+    for gold in ("72", "\\frac{1}{2}", "\\text{(C)}", "x=5", "12\\text{ cm}", "(1,2), (3,4)", "Monday"):
+        assert check_gold(gold) is None
+    assert check_gold(" ") == "the gold is empty"
+    assert check_gold("\\frac{1}{") == "the gold cannot be parsed"
+    assert "longer" in str(check_gold("x+" * 10_000))
+
+
+def test_accuracy_reward() -> None:
+    chat = [{"role": "user", "content": "\\boxed{3}"}, {"role": "assistant", "content": "\\boxed{4}"}]
+    parts = [{"role": "assistant", "content": [{"type": "text", "text": "\\boxed{4}"}]}]
+    completions = ["\\boxed{4}", "\\boxed{5}", "none", chat, parts, "\\boxed{4}", "\\boxed{4}", "\\boxed{4}"]
+    golds = ["4", "4", "4", "4", 4, None, "\\frac{", "4"]
+    prompts = [*["p"] * 7, "p\n<think>\n"]
+    assert accuracy_reward(completions, golds, prompts=prompts) == [1.0, 0.0, 0.0, 1.0, 1.0, None, None, 0.0]
+    assert accuracy_reward([], [], trainer_state=None) == []
