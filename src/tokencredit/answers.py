@@ -177,7 +177,8 @@ def _phrased(text: str, start: int) -> Answer | None:
 
 # --- the same answer, by its text --------------------------------------------------------------------------
 
-_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
+_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
+_CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen"}
 _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [
     (re.compile(pattern), replacement)
     for pattern, replacement in [
@@ -185,7 +186,7 @@ _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [
         (r"(?<!\\)\\ |~|\\q?quad\b|\s+", " "),
         (r"[−–]", "-"),
         (r"×|\\cdot(?![A-Za-z])", r"\\times "),
-        (r"\s*,?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*", ","),
+        (r"\s*,?\s*(?:\\text\s*\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*", ","),
         (r"\\varnothing|∅", r"\\emptyset "),
         (r"∞|\binfinity\b", r"\\infty "),
         (r"π", r"\\pi "),
@@ -194,21 +195,23 @@ _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [
         (r"√|(?<![\\A-Za-z])sqrt\b", r"\\sqrt"),
         (r"°|\^\s*\{?\s*\\circ\s*\}?|\\degree\b|\s*\bdegrees?\b", r"\\text{degree}"),
         (r"(?:\\?%|\bpercent\b)", r"\\text{percent}"),
-        (r"^-?(?:\\?\$|€|£|¥)(?=\s*[-\d.])", lambda match: "-" * match.group().startswith("-")),
+        (r"^(-?)(\\?\$|[€£¥])\s*(-?[\d.,]+)", lambda m: f"{m[1]}{m[3]}\\text{{{_CURRENCIES[m[2][-1]]}}}"),
         (r"\{,\}", ","),
+        (r"\\operatorname\*?\s*\{([a-z]+)\}", r"\\\1 "),
         (r"\\[dtc]frac", r"\\frac"),
         (r"\\frac\s*(\d)\s*(?=[\d{])", r"\\frac{\1}"),
         (r"(\\frac\s*\{[^{}]*\})\s*(\d)", r"\1{\2}"),
         (r"\\sqrt\s*(?:\(([^()]*)\)|(\d+|[a-zA-Z]))", r"\\sqrt{\1\2}"),
         (r"_\{(\w)\}|(?<=\d)_\{(\w+)\}", r"_\1\2"),
-        (r"(?<![\d.}])(\d+)\s*(\\frac\{\d+\}\{\d+\})", r"(\1+\2)"),
+        (r"(?<![\d.}^_])(\d+)\s*(\\frac\{\d+\}\{\d+\})", r"(\1+\2)"),
     ]
 ]
 _NUMBER = re.compile(
-    r"([+-]?)(\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(?:[eE]([+-]?\d+)|\\times 10\^\{?([+-]?\d+)\}?)?"
+    r"([+-]?)(\d{1,3}(?:[, ]\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(?:[eE]([+-]?\d+)|\\times 10\^\{?([+-]?\d+)\}?)?"
 )
-_RATIO = re.compile(
-    r"([+-]?)\(?(?:(\d{1,50})(?:\+|\s+))?(?:\\frac\{(-?\d{1,50})\}\{(\d{1,50})\}|(\d{1,50})\s*/\s*(\d{1,50}))\)?"
+_RATIO = re.compile(r"([+-]?)(?:\\frac\{(-?\d{1,50})\}\{(\d{1,50})\}|(\d{1,50})/(\d{1,50}))")
+_MIXED = re.compile(
+    r"([+-]?)(?:\((\d{1,50})\+\\frac\{(\d{1,50})\}\{(\d{1,50})\}\)|(\d{1,50}) (\d{1,50})/(\d{1,50}))"
 )
 _UNIT = re.compile(
     r"(.*[\w)}.])\s*\\text\{\s*([^{}]*?)\s*\}((?:\^\{?\d\}?)?)"
@@ -217,14 +220,19 @@ _UNIT = re.compile(
 _NAMED = re.compile(r"([A-Za-z]{1,3}(?:_\w)?(?:\([a-z]\))?)\s*(?:=|\\in\b)([^=<>]+)")
 _NOT_ONE = re.compile(r"\\(?:pm|mp|cup|cap|le|ge|leq|geq|in|begin|text|setminus)(?![A-Za-z])|[<>]")
 _NOT_WORDS = re.compile(
-    r"\\(?:begin|end)\{\w+\}|\\[A-Za-z]+|(?<![A-Za-z])(?:and|or|sin|cos|tan|log|exp|degree|percent)(?![A-Za-z])"
+    r"\\(?:begin|end)\{\w+\}|\\[A-Za-z]+|(?<![A-Za-z])(?:and|or|degree|percent|(?:arc)?(?:sin|cos|tan)h?|log|exp)(?![A-Za-z])"
+)
+_NO_UNIT = re.compile(
+    r"\b(?:or|and|more|less|fewer|least|most|than|not|mod|if|when|only|approx\w*|hundred|thousand|[mbtr]+illion|dozen)\b",
+    re.IGNORECASE,
 )
 _UNIT_NAMES = {
     **{"feet": "ft", "foot": "ft", "inches": "in", "inch": "in", "hour": "hr", "minute": "min"},
     **{"centimeter": "cm", "meter": "m", "kilometer": "km", "mile": "mi", "second": "sec"},
 }
 _REPEATING = re.compile(r"(\d{0,50})\.(\d{0,50})\\overline\{(\d{1,50})\}")
-_IN_BASE = re.compile(r"\w+_\w+")
+_IN_BASE = re.compile(r"\d[^\W_]*_\w+")
+_SPACE = re.compile(r" (?!\d)|(?<!\d) ")
 _CLOCK = re.compile(r"\d{1,2}:\d\d")
 _OPEN, _CLOSE = {"(": ")", "[": "]", r"\{": r"\}"}, (")", "]", r"\}")
 
@@ -232,8 +240,11 @@ _OPEN, _CLOSE = {"(": ")", "[": "]", r"\{": r"\}"}, (")", "]", r"\}")
 def _clean(text: str) -> str:
     """One spelling for what is written in several ways; the value stays what it was."""
     text = text.strip().strip("`").rstrip(".,;。 ") if not text.endswith("...") else text
-    while (math := _MATH.fullmatch(text)) and "$" not in math.group(math.lastindex or 0):
-        text = math.group(math.lastindex or 0).strip().rstrip(".,;")
+    while wrapped := _MATH.fullmatch(text) or _TEXT.fullmatch(text):
+        inner = wrapped.group(wrapped.lastindex or 0).strip().rstrip(".,;")
+        if "$" in inner:
+            break
+        text = inner
     for pattern, replacement in _SPELLINGS:
         text = pattern.sub(replacement, text)
     text = re.sub(r"\s*([-+=<>,^_(){}\[\]/]|\\times )\s*", r"\1", text.strip())
@@ -243,18 +254,15 @@ def _clean(text: str) -> str:
 
 def _number(text: str) -> Fraction | Decimal | None:
     """The exact value of a plain number, fraction or mixed number; a Decimal if it is very long."""
-    if match := _RATIO.fullmatch(text):
-        whole, top, bottom = match[2] or 0, match[3] or match[5], int(match[4] or match[6])
-        return (int(whole) + Fraction(int(top), bottom)) * (-1 if match[1] == "-" else 1) if bottom else None
+    if match := _RATIO.fullmatch(text) or _MIXED.fullmatch(text):
+        *whole, top, bottom = (int(part) for part in match.groups()[1:] if part)
+        return (sum(whole) + Fraction(top, bottom)) * (-1 if match[1] == "-" else 1) if bottom else None
     if match := _REPEATING.fullmatch(text):
-        fixed, period = (
-            Fraction(int(f"0{match[1]}{match[2]}")),
-            Fraction(int(match[3]), 10 ** len(match[3]) - 1),
-        )
+        fixed, period = int(f"0{match[1]}{match[2]}"), Fraction(int(match[3]), 10 ** len(match[3]) - 1)
         return (fixed + period) / 10 ** len(match[2])
     if match := _NUMBER.fullmatch(text):
         try:
-            value = Decimal(f"{match[1]}{match[2].replace(',', '')}e{match[3] or match[4] or 0}")
+            value = Decimal(f"{match[1]}{re.sub('[, ]', '', match[2])}e{match[3] or match[4] or 0}")
         except InvalidOperation:
             return None
         return Fraction(value) if len(text) < 400 and abs(value.adjusted()) < 400 else value
@@ -288,19 +296,14 @@ def _both_signs(item: str) -> list[str]:
 
 def same_text(gold: str, answer: str) -> bool | None:
     """Whether two cleaned answers are equal, as far as their text alone can tell; None: ask math-verify."""
-    if gold == answer or gold.replace(" ", "") == answer.replace(" ", ""):
+    if _SPACE.sub("", gold) == _SPACE.sub("", answer):
         return True
     numbers = _number(gold), _number(answer)
     if None not in numbers:
         return numbers[0] == numbers[1]
     if _CLOCK.fullmatch(gold) or _CLOCK.fullmatch(answer):
         return False
-    if (
-        gold[:1].isdigit()
-        and answer[:1].isdigit()
-        and _IN_BASE.fullmatch(gold)
-        and _IN_BASE.fullmatch(answer)
-    ):
+    if _IN_BASE.fullmatch(gold) and _IN_BASE.fullmatch(answer):
         return False
     words = [re.sub(r"[\s().,]+", " ", _TEXT.sub(r" \1", text)).strip() for text in (gold, answer)]
     if re.fullmatch(r"[^\W\d_][\w ]*", words[0]) and "," not in gold + answer:
@@ -315,7 +318,7 @@ def same_text(gold: str, answer: str) -> bool | None:
 def _judge(gold: str, answer: str) -> bool:
     """Whether two cleaned answers are equal: units apart, names and lists split, math-verify for the rest."""
     verdict = same_text(gold, answer)
-    units = [_UNIT.fullmatch(text) for text in (gold, answer)]
+    units = [_with_unit(text) for text in (gold, answer)]
     if verdict or not any(units):
         return verdict if verdict is not None else _judge_parts(gold, answer)
     bodies = [(u[1] or u[4]) if u else text for u, text in zip(units, (gold, answer), strict=True)]
@@ -327,6 +330,15 @@ def _judge(gold: str, answer: str) -> bool:
     if sorted(names) != ["", "percent"]:
         return False
     return _ask(*(f"({body})/100" if name else body for body, name in zip(bodies, names, strict=True)))
+
+
+def _with_unit(text: str) -> re.Match[str] | None:
+    """The match of a quantity and its unit; words such as "or more" are no unit."""
+    match = _UNIT.fullmatch(text)
+    if match is None or _NO_UNIT.search(match[2] or match[5] or ""):
+        return None
+    body = match[1] or match[4]
+    return match if len(body) == 1 or re.search(r"\d|\\(?!text)", body) else None
 
 
 def _unit_name(unit: str) -> str:
@@ -581,7 +593,7 @@ def check_gold(gold: str) -> str | None:
     text = _clean(gold)
     if _number(text) is not None or re.fullmatch(r"[\w\s().,:-]+", text):
         return None
-    units = _UNIT.fullmatch(text)
+    units = _with_unit(text)
     items = _parts((units[1] or units[4]) if units else text)[1]
     bodies = [(match[2] if (match := _NAMED.fullmatch(item)) else item) for item in items]
     replies = [_WORKER.ask([body]) for body in bodies if _number(body) is None]
