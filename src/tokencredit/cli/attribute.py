@@ -328,7 +328,8 @@ def _show(records: list[Any], top: int) -> None:
         said = "no answer found; the probe asks for it"
     else:
         answer = visible("".join(first["tokens"][slice(*first["answer"])]).strip())
-        said = f"answer: {answer} (tokens {first['answer'][0]}-{first['answer'][1] - 1})"
+        start, end = first["answer"]
+        said = f"answer: {answer} (token {start}" + (f" to {end - 1})" if end - start > 1 else ")")
         said += "; the probe asks for it" if first["rule"] == "probe" else f", by {first['rule']}"
     console.print(Text(said))
     for record in records:
