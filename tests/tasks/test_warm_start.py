@@ -98,6 +98,13 @@ def test_the_command_writes_a_policy_and_leaves_nothing_else(
     assert not (out / "stray").exists()
 
 
+def test_only_an_earlier_policy_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(UsageError, match="something other than a policy"):
+        warm_start("query", 0, tmp_path, steps=1, overwrite=True)
+    assert (tmp_path / "thesis.txt").exists()
+
+
 @pytest.mark.parametrize(
     ("task", "out", "steps", "message"),
     [

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _IDS = {word: i for i, word in enumerate(VOCABULARY)}
 _IGNORED = -100
-MEASURED_PROBLEMS = 1024
+MEASURED_PROBLEMS = 2048
 """Held-out problems that the accuracies in ``warm_start.json`` are measured on."""
 
 
@@ -84,7 +84,7 @@ def warm_start(
         output_dir: where the checkpoint goes; it appears there whole or not at all.
         steps: optimiser steps, 1000 by default.
         progress: called after each step with the steps done, all steps, and the loss in nats a token.
-        overwrite: replace a folder that has something in it.
+        overwrite: replace a folder that holds an earlier policy.
 
     Returns:
         What ``warm_start.json`` says.
@@ -96,40 +96,49 @@ def warm_start(
     settings = WarmStartSettings() if steps is None else WarmStartSettings(steps=steps)
     if settings.steps < 1:
         raise UsageError(f"the warm start needs at least one step, not {settings.steps}")
-    target = Path(output_dir)
+    target = Path(output_dir).resolve()
     _check_target(target, overwrite)
 
-    teacher = Teacher.draw(task.world, random.Random(f"{task_name}/teacher/{seed}"))
-    start = time.perf_counter()
-    model = train(task, teacher, seed, settings, progress)
-    seconds = time.perf_counter() - start
-    tokenizer = build_tokenizer()
-    facts = {" ".join(map(str, fact)): value for fact, value in teacher.wrong.items()}
-    summary = {
-        "task": task_name,
-        "seed": seed,
-        "settings": asdict(settings),
-        "world": asdict(task.world),
-        "accuracy": round(accuracy(model, tokenizer, task, MEASURED_PROBLEMS, 0, 1.0), 4),
-        "accuracy_greedy": round(accuracy(model, tokenizer, task, MEASURED_PROBLEMS, 0, 0.0), 4),
-        "measured_problems": MEASURED_PROBLEMS,
-        "seconds": round(seconds, 1),
-        "threads": torch.get_num_threads(),
-        "versions": {
-            "python": platform.python_version(),
-            **{p: version(p) for p in ("torch", "transformers")},
-        },
-        "wrong_values": facts,
-    }
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
         whole = Path(scratch) / "policy"
-        model.save_pretrained(whole)
-        tokenizer.save_pretrained(whole)
-        (whole / "warm_start.json").write_text(json.dumps(summary, indent=1) + "\n")
+        summary = _make(task, seed, settings, progress, whole)
         if target.exists():
             shutil.rmtree(target)
         whole.rename(target)
+    return summary
+
+
+def _make(
+    task: Task,
+    seed: int,
+    settings: WarmStartSettings,
+    progress: Callable[[int, int, float], None] | None,
+    folder: Path,
+) -> dict[str, Any]:
+    """Trains, measures and writes everything to the folder; returns what ``warm_start.json`` says."""
+    teacher = Teacher.draw(task.world, random.Random(f"{task.name}/teacher/{seed}"))
+    start = time.process_time()
+    model = train(task, teacher, seed, settings, progress)
+    seconds = time.process_time() - start
+    tokenizer = build_tokenizer()
+    versions = {"python": platform.python_version(), **{p: version(p) for p in ("torch", "transformers")}}
+    summary = {
+        "task": task.name,
+        "seed": seed,
+        "accuracy": round(accuracy(model, tokenizer, task, MEASURED_PROBLEMS, temperature=1.0), 4),
+        "accuracy_greedy": round(accuracy(model, tokenizer, task, MEASURED_PROBLEMS, temperature=0.0), 4),
+        "measured_problems": MEASURED_PROBLEMS,
+        "settings": asdict(settings),
+        "world": asdict(task.world),
+        "cpu_seconds": round(seconds, 1),
+        "threads": torch.get_num_threads(),
+        "versions": versions,
+        "wrong_values": {" ".join(map(str, fact)): value for fact, value in teacher.wrong.items()},
+    }
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "warm_start.json").write_text(json.dumps(summary, indent=1) + "\n")
     return summary
 
 
@@ -190,10 +199,17 @@ def _batch(
 
 
 def _check_target(target: Path, overwrite: bool) -> None:
+    """Refuses a target that is a file, or a folder with something in it that is not to be replaced."""
     if target.exists() and not target.is_dir():
         raise UsageError(f"{target} is a file: name a folder to write the policy to")
-    if target.is_dir() and any(target.iterdir()) and not overwrite:
+    if not target.is_dir() or not any(target.iterdir()):
+        return
+    if not overwrite:
         raise UsageError(f"{target} is not empty: name another folder, or pass --overwrite to replace it")
+    if not (target / "warm_start.json").is_file():
+        raise UsageError(
+            f"{target} holds something other than a policy: it is not replaced, name another folder"
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -206,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="the packaged policies are seed 0 (default: 0)")
     parser.add_argument("--out", required=True, type=Path, help="folder to write the policy to")
     parser.add_argument("--steps", type=int, help="optimiser steps (default: as the packaged policies)")
-    parser.add_argument("--overwrite", action="store_true", help="replace a folder that is not empty")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier policy")
     args = parser.parse_args(argv)
 
     def show(step: int, steps: int, loss: float) -> None:
@@ -222,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     figures = f"accuracy {summary['accuracy']:.3f} at temperature 1, {summary['accuracy_greedy']:.3f} greedy"
-    print(f"{args.out}: {figures}, {summary['seconds']:.0f} s")
+    print(f"{args.out}: {figures}, {summary['cpu_seconds']:.0f} s of training")
     return 0
 
 
