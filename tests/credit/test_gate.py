@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import random
 
-import plain
 import pytest
 import torch
 
+import plain
 from tokencredit import bilevel_gate
 
 

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 import torch
-from models import gpt2, llama, ragged, rows_of, with_probe
 
+from models import gpt2, llama, ragged, rows_of, with_probe
 from tokencredit import (
     STRATEGIES,
     Options,
