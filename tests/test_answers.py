@@ -14,8 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from tokencredit import answers
-from tokencredit.answers import Verdict, accuracy_reward, check_gold, extract, opens_thinking, verify
+from tokencredit.answers import (
+    Verdict,
+    accuracy_reward,
+    check_gold,
+    compare,
+    extract,
+    opens_thinking,
+    verify,
+    worker,
+)
 
 TOWER = "So it equals \\boxed{9^{9^{9^{9}}}}."
 
@@ -224,8 +232,8 @@ def test_further_cases() -> None:
 def test_a_hostile_answer_costs_bounded_time_and_the_next_one_is_judged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(answers, "TIME_LIMIT", 1.0)
-    answers._reply.cache_clear()
+    monkeypatch.setattr(worker, "TIME_LIMIT", 1.0)
+    worker.cached_reply.cache_clear()
     verify("\\boxed{x+1}", "1+x")  # the worker runs
     began = time.perf_counter()
     verdict = verify(TOWER, "7")
@@ -246,7 +254,7 @@ def test_deep_and_long_answers_are_not_right(answer: str) -> None:
 
 def test_a_worker_that_died_is_replaced() -> None:
     verify("\\boxed{y+1}", "1+y")
-    process = answers._WORKER.process
+    process = worker.WORKER.process
     assert process is not None
     process.kill()
     process.wait()
@@ -258,7 +266,7 @@ VERDICTS = ["right" if i % 2 else "wrong" for i in range(12)]
 
 
 def judge(pair: tuple[str, str]) -> str:
-    answers._reply.cache_clear()
+    worker.cached_reply.cache_clear()
     return verify(*pair).verdict
 
 
@@ -274,21 +282,21 @@ def test_the_same_verdicts_from_threads_and_tasks() -> None:
 
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
 def test_the_same_verdicts_from_other_processes(method: str) -> None:
-    """A daemonic pool process, which may have no children of multiprocessing; the parent's worker lives on."""
+    """A daemonic pool process, which may have no multiprocessing children; the parent's worker lives on."""
     judge(PAIRS[0])
-    process = answers._WORKER.process
+    process = worker.WORKER.process
     assert process is not None
     with multiprocessing.get_context(method).Pool(1) as pool:
         assert pool.map(judge, PAIRS[:4]) == VERDICTS[:4]
     assert judge(PAIRS[1]) == "right"
-    assert answers._WORKER.process is process
+    assert worker.WORKER.process is process
 
 
-def test_the_worker_needs_no_torch_and_ends_with_its_parent() -> None:
+def test_answers_need_no_torch_and_the_worker_ends_with_its_parent() -> None:
     code = (
-        "import runpy, sys; sys.modules['torch'] = sys.modules['transformers'] = None;"
-        f"m = runpy.run_path({answers.__file__!r}); print(m['verify']('\\\\boxed{{t+1}}', '1+t').verdict);"
-        "print(m['_WORKER'].process.pid)"
+        "import sys; sys.modules['torch'] = sys.modules['transformers'] = None;"
+        "from tokencredit.answers import verify, worker; print(verify('\\\\boxed{t+1}', '1+t').verdict);"
+        "print(worker.WORKER.process.pid)"
     )
     output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
@@ -297,6 +305,23 @@ def test_the_worker_needs_no_torch_and_ends_with_its_parent() -> None:
     assert verdict == "right"
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid), 0)
+
+
+def test_the_file_that_the_worker_runs_stands_alone() -> None:
+    code = (
+        "import runpy, sys;"
+        "sys.modules['torch'] = sys.modules['transformers'] = sys.modules['tokencredit'] = None;"
+        f"runpy.run_path({compare.__file__!r}, run_name='worker')"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code],
+        input='["t+1", "1+t"]\n["t+1", "t"]\n',
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert output.stdout.split() == ["ready", "same", "different"]
 
 
 def test_golds_that_cannot_be_judged_are_refused() -> None:
