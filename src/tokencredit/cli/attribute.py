@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,9 +93,8 @@ _FLAGS: dict[str, dict[str, Any]] = {
         "metavar": "TEXT",
     },
     "max_new_tokens": {
-        "help": "most tokens to write (default: 256)",
+        "help": "most tokens to write (default: 256, or as many as fit)",
         "type": int,
-        "default": 256,
         "metavar": "N",
     },
     "temperature": {
@@ -134,7 +134,7 @@ def build_parser() -> OneLineParser:
 
 def _parse(argv: list[str]) -> argparse.Namespace:
     arguments = build_parser().parse_args(argv)
-    if arguments.max_new_tokens < 1 or arguments.top < 1:
+    if arguments.top < 1 or (arguments.max_new_tokens is not None and arguments.max_new_tokens < 1):
         raise UsageError("--max_new_tokens and --top must be at least 1")
     if not 0 <= arguments.temperature < float("inf"):
         raise UsageError(f"--temperature must be 0 or more, not {arguments.temperature}")
@@ -239,7 +239,9 @@ def _generate(arguments: argparse.Namespace, model: Any, tokenizer: Any, prompt_
     """The ids as sampled, up to and with the end of turn; the global RNG is left as it was."""
     import torch
 
-    _check_length(len(prompt_ids) + arguments.max_new_tokens, model)
+    room = _positions(model) - len(prompt_ids)
+    most = max(1, min(256, room)) if arguments.max_new_tokens is None else arguments.max_new_tokens
+    _check_length(len(prompt_ids) + most, model)
     greedy = arguments.temperature == 0
     sampling = (
         {"do_sample": False}
@@ -252,19 +254,23 @@ def _generate(arguments: argparse.Namespace, model: Any, tokenizer: Any, prompt_
         output = model.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
-            max_new_tokens=arguments.max_new_tokens,
+            max_new_tokens=most,
             pad_token_id=tokenizer.pad_token_id,
             **sampling,
         )
     return output[0, len(prompt_ids) :].tolist()
 
 
+def _positions(model: Any) -> int:
+    """How many tokens the model reads; a large number where it does not say."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None) or sys.maxsize
+
+
 def _check_length(length: int, model: Any) -> None:
-    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if most is not None and length > most:
+    if length > _positions(model):
         raise UsageError(
-            f"prompt and completion would take {length} tokens, but the model reads at most {most}; shorten them or "
-            "lower --max_new_tokens"
+            f"prompt and completion would take {length} tokens, but the model reads at most {_positions(model)}; "
+            "shorten them or lower --max_new_tokens"
         )
 
 
@@ -331,6 +337,7 @@ def _show(records: list[Any], top: int) -> None:
         start, end = first["answer"]
         said = f"answer: {answer} (token {start}" + (f" to {end - 1})" if end - start > 1 else ")")
         said += "; the probe asks for it" if first["rule"] == "probe" else f", by {first['rule']}"
+    console.print(Text(f"prompt: {textwrap.shorten(visible(first['prompt']), 400)}"))
     console.print(Text(said))
     for record in records:
         console.print()

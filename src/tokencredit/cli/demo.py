@@ -133,9 +133,10 @@ def role_table(summary: dict[str, Any]) -> Table:
 
     roles = summary["share_by_role"]
     given = {role: row["token_share"] * row["weight"] for role, row in roles.items()}
-    table = Table(title=f"share of credit by token role, {CREDITS[0]}", box=box.SIMPLE_HEAD)
+    title = f"share of credit by token role, {CREDITS[0]} (uniform credit: the share of tokens)"
+    table = Table(title=title, box=box.SIMPLE_HEAD)
     table.add_column("role")
-    for name in ("tokens (= uniform credit)", "importance", "credit", "mean weight"):
+    for name in ("tokens", "importance", "credit", "mean weight"):
         table.add_column(name, justify="right")
     for role, row in sorted(roles.items(), key=lambda item: -(item[1]["share"] or 0)):
         importance = "–" if row["share"] is None else f"{row['share']:.1%}"
