@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import tokencredit
@@ -49,6 +51,22 @@ def test_credit_imports_torch_alone():
 def test_the_bare_import_is_light():
     code = "import sys, tokencredit, tokencredit.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_wheel_carries_what_the_package_needs(tmp_path):
+    """Every file under src/ but bytecode, and the licence."""
+    project = SOURCE.parent.parent
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(project / name, tmp_path)
+    shutil.copytree(SOURCE, tmp_path / "src" / "tokencredit", ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "."]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    source = tmp_path / "src"
+    assert {str(p.relative_to(source)) for p in (source / "tokencredit").rglob("*") if p.is_file()} <= packed
+    assert "tokencredit/py.typed" in packed and any(name.endswith("licenses/LICENSE") for name in packed)
 
 
 def test_unknown_names_raise():
