@@ -64,7 +64,7 @@ def test_a_run_on_a_task(cli):
 
 
 def test_a_run_on_a_data_set(cli, rows, model):
-    assert cli(*data(rows, model, "--credit", "oar-p", "--logging_steps", 1)).code == 0
+    assert cli(*data(rows, model, "--credit", "oar-p")).code == 0
     run = Path("runs/rows-oar-p")
     info = json.loads((run / "run.json").read_text())
     assert (info["task"], info["dataset"], info["model"]) == (None, str(rows), str(model))
@@ -98,7 +98,7 @@ def test_a_signal_stops_after_the_step_and_the_run_goes_on(cli, rows, model, rew
         "        os.kill(os.getpid(), signal.SIGTERM)\n"
         "    return [float(len(c)) for c in completions]\n"
     )
-    flags = data(rows, model, "--max_steps", 4, "--logging_steps", 1, "--reward_funcs", "own_rewards.once")
+    flags = data(rows, model, "--max_steps", 4, "--reward_funcs", "own_rewards.once")
     stopped = cli(*flags, "--output_dir", "run")
     assert stopped.code == 130
     assert "stopping after this step" in stopped.err
@@ -153,7 +153,7 @@ def test_resuming_what_cannot_be_resumed(cli):
 def test_prompts_are_chat_where_the_tokenizer_has_a_template(cli, rows, model):
     template = "{% for m in messages %}<unk> {{ m['content'] }} {% endfor %}"
     edit_json(model / "tokenizer_config.json", chat_template=template)
-    flags = ("--logging_steps", 1, "--prompt_template", "ans {problem}", "--output_dir", "run")
+    flags = ("--prompt_template", "ans {problem}", "--output_dir", "run")
     assert cli(*data(rows, model, *flags)).code == 0
     assert lines(Path("run/records.jsonl"))[0]["prompt"].startswith("<unk> ans S1 ")
 
@@ -168,6 +168,8 @@ def test_lora(cli, rows, model):
     flags = ("--use_peft", "--lora_r", 4, "--lora_target_modules", "q_proj", "v_proj", "--output_dir", "run")
     assert cli(*data(rows, model, *flags)).code == 0
     assert Path("run/adapter_model.safetensors").is_file()
+    asked = cli("attribute", "--model", "run", "--prompt", "S1 7 + 5 ; ? S1", "--marker", "ans", "--no-chat")
+    assert asked.code == 0
 
 
 def refused(outcome: Any, message: str, directory: str = "run") -> None:

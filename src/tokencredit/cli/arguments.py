@@ -184,8 +184,8 @@ def _check_source(chosen: argparse.Namespace) -> None:
 
 
 def _machine_defaults(chosen: argparse.Namespace) -> dict[str, Any]:
-    # Our quiet libraries would take the progress bar with them.
-    defaults = {"disable_tqdm": False}
+    # Libraries that are told to be quiet would do without the progress bar; and a short run is to log something too.
+    defaults: dict[str, Any] = {"disable_tqdm": False, "logging_steps": 1}
     if chosen.use_cpu or not torch.accelerator.is_available():
         defaults |= {"use_cpu": True, "bf16": False}
     return defaults

@@ -24,6 +24,8 @@ def prepare_libraries() -> None:
         os.environ.setdefault(name, value)
     if not sys.warnoptions:  # what libraries tell one another about their next version
         warnings.simplefilter("ignore", FutureWarning)
+        # peft, when it saves an adapter of a model from a GGUF file.
+        warnings.filterwarnings("ignore", "Could not find a config file", UserWarning)
     if "HF_HUB_OFFLINE" not in os.environ and not _hub_has_address():
         os.environ["HF_HUB_OFFLINE"] = "1"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ def load_model(
     """The causal language model and its tokenizer, which has a pad token (its EOS where it had none).
 
     Args:
-        name: a built-in policy's name, a folder, a file ending in .gguf, or a hub id.
+        name: a built-in policy's name, a folder (an adapter's too), a file ending in .gguf, or a hub id.
         revision: of a hub model.
         trust_remote_code: run code that comes with the model.
         **settings: further ones of `from_pretrained`, such as dtype.
@@ -29,6 +30,8 @@ def load_model(
     Raises:
         UsageError: the model cannot be found or loaded, is multimodal, or its tokenizer has no EOS token.
     """
+    if _is_adapter(Path(name)):
+        return _load_adapter(Path(name), trust_remote_code=trust_remote_code, **settings)
     source, where = _locate(name)
     where |= {"trust_remote_code": trust_remote_code}
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, logging
@@ -37,6 +40,8 @@ def load_model(
         logging.disable_progress_bar()  # bars are for downloads
     else:
         where["revision"] = revision or "main"
+    if "gguf_file" in where:
+        settings = {**_plain_weights(), **settings}
     try:
         config = AutoConfig.from_pretrained(source, **where)
         _refuse_multimodal(config, name)
@@ -50,6 +55,30 @@ def load_model(
     ) as error:  # loaders raise anything from OSError to KeyError for a broken or missing model
         raise UsageError(_reason(name, error)) from error
     return model, tokenizer
+
+
+def _is_adapter(path: Path) -> bool:
+    return (path / "adapter_config.json").is_file() and not (path / "config.json").exists()
+
+
+def _load_adapter(path: Path, **settings: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """What LoRA training leaves: the model that it started from, with the adapter merged into its weights."""
+    if importlib.util.find_spec("peft") is None:
+        raise UsageError(
+            f"{path} holds an adapter, which needs the package peft: pip install 'tokencredit[peft]'"
+        )
+    from peft import PeftModel
+
+    try:
+        base = json.loads((path / "adapter_config.json").read_text())["base_model_name_or_path"]
+        if (path / "run.json").is_file():  # it names a GGUF file where the adapter only knows the folder
+            base = json.loads((path / "run.json").read_text())["model"]
+        model, tokenizer = load_model(str(base), **settings)
+        return PeftModel.from_pretrained(model, str(path)).merge_and_unload(), tokenizer
+    except UsageError:
+        raise
+    except Exception as error:  # as in `load_model`
+        raise UsageError(_reason(str(path), error)) from error
 
 
 def _locate(name: str) -> tuple[str, dict[str, Any]]:
@@ -74,6 +103,14 @@ def _locate(name: str) -> tuple[str, dict[str, Any]]:
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or not name:
         raise UsageError(f"no model folder {name!r}")
     return name, {}
+
+
+def _plain_weights() -> dict[str, Any]:
+    """So that a GGUF model is an ordinary one, which can be trained and saved; older versions know no other way."""
+    import transformers
+
+    gguf_config = getattr(transformers, "GgufConfig", None)
+    return {"quantization_config": gguf_config(dequantize=True)} if gguf_config else {}
 
 
 def _refuse_multimodal(config: Any, name: str) -> None:
