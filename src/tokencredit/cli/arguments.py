@@ -59,6 +59,12 @@ class RunArguments(GRPOScriptArguments):
     )
 
 
+OWN_FLAGS = (
+    "--config",
+    *(f"--{f.name}" for f in dataclasses.fields(RunArguments) if f.name in RunArguments.__annotations__),
+)
+
+
 @dataclass(frozen=True)
 class TrainArguments:
     """Everything `tokencredit train` was told."""
@@ -79,13 +85,15 @@ class TrainParser(OneLineParser, TrlParser):
 
 
 def build_parser() -> TrainParser:
-    """The parser of all flags, ours first."""
+    """The parser of all flags: ours, those of `trl grpo`, and the credit options."""
     return TrainParser(
         [RunArguments, OARConfig, ModelConfig, DatasetMixtureConfig],  # type: ignore[list-item]
         prog="tokencredit train",
+        usage="tokencredit train (--task NAME | --dataset SOURCE) [--config FILE.yaml] [flags]",
         description=(
-            "Train with GRPO and token-level credit. --config FILE reads settings from a YAML file; a flag wins over "
-            "the file, the file over the task's preset, the preset over TRL's default."
+            "Train with GRPO and token-level credit. A flag wins over the file, the file over the task's preset, the "
+            f"preset over TRL's default. Beyond the flags of `trl grpo` there are {', '.join(OWN_FLAGS)}, and those "
+            "that begin with --credit."
         ),
         allow_abbrev=False,
     )
@@ -198,7 +206,7 @@ def _source_defaults(chosen: argparse.Namespace) -> dict[str, Any]:
     if chosen.task:
         task = get_task(chosen.task)
         # bf16 would drown the small policy's credit in rounding.
-        defaults |= {"bf16": False, "credit_marker": task.marker, **task.preset}
+        defaults |= {"bf16": False, "credit_marker": task.marker, "credit_probe": task.marker, **task.preset}
     return defaults
 
 

@@ -26,7 +26,7 @@ Summaries = dict[str, dict[str, Any]]
 
 def run(argv: list[str]) -> int:
     """Train twice, print the tables, write one report; the last line on stdout is one JSON object."""
-    arguments = _parser().parse_args(argv)
+    arguments = build_parser().parse_args(argv)
     get_task(arguments.task)
     if arguments.steps < 1 or arguments.problems < 1:
         raise UsageError("--steps and --problems must be at least 1")
@@ -42,7 +42,8 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def _parser() -> OneLineParser:
+def build_parser() -> OneLineParser:
+    """The parser of the demo's flags."""
     parser = OneLineParser(
         prog="tokencredit demo",
         description=f"Train a built-in task with {' and '.join(CREDITS)} credit, one seed each, and compare.",

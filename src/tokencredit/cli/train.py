@@ -114,6 +114,8 @@ def _build_trainer(arguments: Any, directory: Path) -> Any:
             train_dataset=build_dataset(rows, arguments, tokenizer),
             eval_dataset=build_dataset(held_out, arguments, tokenizer) if evaluates else None,
         )
+    except OSError as error:
+        raise UsageError(f"cannot make the output_dir {directory}: {error.strerror or error}") from error
     except (ValueError, NotImplementedError, ImportError) as error:
         if not existed and directory.is_dir() and not any(directory.iterdir()):
             directory.rmdir()
