@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -312,6 +313,27 @@ def test_packaged_policies_are_small_and_as_accurate_as_they_say(name: str) -> N
     assert measured == pytest.approx(says["accuracy"], abs=0.13)
     assert torch.equal(state, torch.get_rng_state())
     assert not model.training
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "gain"), [("query", 0.12), ("serial", 0.2), ("parallel", 0.15)])
+def test_reinforcement_mends_what_was_badly_taught(name: str, gain: float, tmp_path: Path) -> None:
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    task = get_task(name)
+    model, tokenizer = task.load_policy()
+    before = accuracy(model, tokenizer, task)
+    settings = {**task.preset, "save_strategy": "no"}
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=task.reward,
+        args=GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", **settings),
+        train_dataset=Dataset.from_list(task.problems(1000, 0)),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    assert accuracy(model, tokenizer, task) > before + gain
 
 
 def test_there_are_three_tasks() -> None:

@@ -7,13 +7,13 @@ reinforcement has something to mend:
 - ``serial``: a chain of four steps, the answer is the last result.
 - ``parallel``: three independent facts, the answer is all three results.
 
-Problems and truth are plain Python; torch and transformers load when a policy is asked for.
+Problems and truth are plain Python; transformers loads when a policy is asked for.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -60,7 +60,7 @@ class Task:
         return rows
 
     @property
-    def reward(self) -> Any:
+    def reward(self) -> Callable[..., list[float]]:
         """A reward function for TRL, named ``accuracy``: 1.0 for each right completion, else 0.0."""
         return _accuracy_reward
 
@@ -134,7 +134,7 @@ def get_task(name: str) -> Task:
 
 
 def __getattr__(name: str) -> Any:
-    """Loads ``accuracy``, and with it torch, when it is first asked for."""
+    """Loads ``accuracy``, and with it transformers, when it is asked for."""
     if name == "accuracy":
         from .policy import accuracy
 

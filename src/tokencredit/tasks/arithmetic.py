@@ -5,8 +5,7 @@ A problem is a few steps, each one fact to compute, and the labels of the steps 
     prompt       S1 7 + 5 ; S2 3 * 4 ; S3 1 - 9 ; S4 2 + 2 ; ? S3
     completion   S1 hmm so 7 + 5 = 2 ; S2 well 3 * 4 = 4 ; S3 okay 1 - 9 = 2 ; S4 now 2 + 2 = 4 ; ans 2
 
-A step that names no first operand (``S2 * 4``) takes the result of the step before it. Plain Python: nothing
-here loads torch.
+A step that names no first operand (``S2 * 4``) takes the result of the step before it.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class WarmStartSettings:
         max_grad_norm: gradients are clipped to this norm.
     """
 
-    steps: int = 1000
+    steps: int = 1200
     tokens: int = 3000
     learning_rate: float = 3e-3
     warmup: int = 30
@@ -82,7 +82,7 @@ def warm_start(
         task_name: one of the built-in tasks.
         seed: draws the badly taught facts, the data and the initial weights.
         output_dir: where the checkpoint goes; it appears there whole or not at all.
-        steps: optimiser steps, 1000 by default.
+        steps: optimiser steps, 1200 by default.
         progress: called after each step with the steps done, all steps, and the loss in nats a token.
         overwrite: replace a folder that holds an earlier policy.
 
