@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ def train(arguments: Any) -> int:
     from tokencredit.report.records import METRICS
 
     run, config = arguments.run, arguments.training
+    if run.task and config.use_cpu:
+        _use_one_thread()
     directory = Path(config.output_dir)
     info = _info(arguments)
     checkpoint = _given_checkpoint(config) or check_directory(
@@ -41,6 +44,7 @@ def train(arguments: Any) -> int:
     trainer.add_callback(stops)
     accuracy = _measure(arguments, trainer, "before")
     writes = trainer.is_world_process_zero()
+    trainer.accelerator.wait_for_everyone()  # no rank is to find what another has just written
     if writes:
         clear_run(directory) if checkpoint is None else rewind(directory, checkpoint)
         write_info(directory, info)
@@ -54,6 +58,14 @@ def train(arguments: Any) -> int:
             directory, info, accuracy, config.gradient_accumulation_steps / generate_every, stops.stopped
         )
     return INTERRUPTED if stops.stopped else 0
+
+
+def _use_one_thread() -> None:
+    """A task's policy is so small that threads only wait for one another, many times longer on a busy machine."""
+    import torch
+
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
 
 
 def _info(arguments: Any) -> dict[str, Any]:
