@@ -18,6 +18,8 @@ LAYERS = {
     "answers": 1,
     "rollouts": 1,
     "spans": 2,
+    "packing": 1,
+    "layout": 2,
     "policy": 2,
     "grounding": 3,
     "functional": 3,
@@ -58,7 +60,9 @@ def test_the_wheel_carries_what_the_package_needs(tmp_path):
     project = SOURCE.parent.parent
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(project / name, tmp_path)
-    shutil.copytree(SOURCE, tmp_path / "src" / "tokencredit", ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    shutil.copytree(
+        SOURCE, tmp_path / "src" / "tokencredit", ignore=shutil.ignore_patterns("__pycache__", ".*")
+    )
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "."]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -117,24 +118,16 @@ def test_models_without_embeddings_are_refused():
 
 
 def test_an_empty_prompt_is_refused():
-    rollouts = rows_of(ragged(), [4])  # its answer starts the completion
-    import dataclasses
-
-    bare = dataclasses.replace(
-        rollouts,
-        prompt_mask=torch.zeros_like(rollouts.prompt_mask),
-        reasoning_mask=torch.tensor([[False, True] + [False] * (rollouts.shape[1] - 2)]),
-        answer_mask=torch.tensor([[True] + [False] * (rollouts.shape[1] - 1)]),
-    )
+    """Nothing predicts the first token then, so it has no probability and no entropy."""
+    rollouts = rows_of(ragged(), [0])
+    bare = dataclasses.replace(rollouts, prompt_mask=torch.zeros_like(rollouts.prompt_mask))
     with pytest.raises(UsageError, match="empty prompt"):
-        token_importance(llama(), bare, "oar-g")
+        token_importance(llama(), bare, "entropy")
 
 
 def test_nothing_to_do_is_no_call():
     model = Sum()
     rollouts = one_row()
-    import dataclasses
-
     no_answer = dataclasses.replace(rollouts, answer_mask=torch.zeros_like(rollouts.answer_mask))
     assert (token_importance(model, no_answer, "oar-p") == 0).all()
     assert model.calls == []

@@ -37,6 +37,7 @@ def test_readable_rows():
         (lambda r: {"prompt_mask": r.prompt_mask[:1]}, "prompt_mask has shape"),
         (lambda r: {"prompt_ids": r.prompt_ids[0]}, r"\(B, P\)"),
         (lambda r: {"reasoning_mask": ~r.completion_mask}, "reasoning_mask marks tokens"),
+        (lambda r: {"reasoning_mask": r.answer_mask}, "in or after the answer"),
         (lambda r: {"advantages": torch.zeros(3)}, "advantages must have one entry a row"),
         (lambda r: {"model_inputs": {"pixel_values": torch.zeros(1)}}, "multimodal inputs are not supported"),
     ],

@@ -10,9 +10,9 @@ and the global random state are as before afterwards.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,48 +20,14 @@ from torch import Tensor, nn
 
 from tokencredit.credit.outcome import Outcome
 from tokencredit.errors import UsageError
+from tokencredit.layout import Batch, RowPlan, align, completion_row, outcome_row, parts, take
+from tokencredit.packing import Segment, UnsupportedAttentionError, run_packed
 from tokencredit.rollouts import Rollouts
 
-TOKEN_BUDGET = 8192
+logger = logging.getLogger(__name__)
+
+TOKEN_BUDGET = 2048
 LOGIT_BUDGET = 1 << 26  # numbers, 256 MB in float32
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Some rows of the rollouts, laid out for the model.
-
-    Attributes:
-        rows: (b,) which rows of the rollouts.
-        ids, mask, positions: (b, L) token ids, real tokens, and position ids counted from each row's first token.
-        columns: (b, T) the column that holds completion token t; meaningless for tokens that were left out.
-        reasoning: (b, T) bool, the tokens to attribute to.
-        read_from, read_mask, targets: first column that is read, (b, K) which of the K columns from there count,
-            (b, K) the token that follows each, -1 for none.
-    """
-
-    rows: Tensor
-    ids: Tensor
-    mask: Tensor
-    positions: Tensor
-    columns: Tensor
-    reasoning: Tensor
-    read_from: int
-    read_mask: Tensor
-    targets: Tensor
-
-    @property
-    def size(self) -> int:
-        return self.ids.shape[0]
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One row as lists: its ids, where the completion starts among them, and which positions are read."""
-
-    ids: list[int]
-    completion_start: int
-    reads: list[int]
-    targets: list[int]
 
 
 class Policy:
@@ -86,16 +52,20 @@ class Policy:
         self.token_budget = token_budget
         self.max_rows = max_rows
         weight = next((p for p in model.parameters() if p.is_floating_point()), None)
-        self.dtype = torch.float64 if weight is not None and weight.dtype == torch.float64 else torch.float32
+        self._weight_dtype = torch.float32 if weight is None else weight.dtype
+        self.dtype = torch.float64 if self._weight_dtype == torch.float64 else torch.float32
         self.embedding_width = _embedding_width(self.embedding)
         self._accepts = _forward_parameters(model)
+        self.packs: bool | None = (
+            None  # whether packed rows work with this model: found out at the first edits
+        )
 
     # --- what strategies call -------------------------------------------------------------------------------------
 
     def batches(self, rollouts: Rollouts) -> Iterator[Batch]:
         """The rows with an outcome to read and something to attribute it to, in batches within the budgets."""
         readable = rollouts.readable.nonzero().squeeze(1).tolist()
-        yield from self._lay_out(rollouts, readable, _outcome_row)
+        yield from self._lay_out(rollouts, readable, outcome_row)
 
     def outcome(self, batch: Batch) -> Outcome:
         """The clean outcome of each row, without gradient: logits (b, K, V)."""
@@ -104,25 +74,23 @@ class Policy:
 
     def perturbed(
         self, batch: Batch, rows: Tensor, tokens: Tensor, new_ids: Tensor
-    ) -> Iterator[tuple[slice, Outcome]]:
-        """The outcome after each edit, without gradient, in parts within the token budget.
+    ) -> Iterator[tuple[Tensor, Outcome, Outcome]]:
+        """The outcome before and after each edit, without gradient, in parts within the token budget.
+
+        Packed suffixes (see `packing`) where the model's attention allows it, whole rows elsewhere.
 
         Args:
             rows, tokens, new_ids: (N,) edit n puts new_ids[n] in place of completion token tokens[n] of the batch's
                 row rows[n].
 
         Yields:
-            which edits, and their Outcome (n, K, V).
+            which edits (n,), and their clean and changed Outcome, (n, K, V) each.
         """
         columns = batch.columns[rows, tokens]
-        limit = self._rows_a_pass(batch.ids.shape[1], batch.read_mask.shape[1])
-        for start in range(0, rows.numel(), limit):
-            part = slice(start, start + limit)
-            edited = _take(batch, rows[part])
-            ids = edited.ids.clone()
-            ids[torch.arange(ids.shape[0], device=ids.device), columns[part]] = new_ids[part]
-            with _inference(self.model), torch.no_grad():
-                yield part, self._read(edited, ids)
+        if self.packs is None and rows.numel():
+            self.packs = self._packing_agrees(batch, rows, columns, new_ids)
+        run = self._packed_edits if self.packs else self._whole_row_edits
+        yield from run(batch, rows, columns, new_ids)
 
     def differentiable_outcome(self, batch: Batch, noise: Tensor | None = None) -> tuple[Outcome, Tensor]:
         """The outcome as a function of the input embeddings.
@@ -169,7 +137,7 @@ class Policy:
         """
         rows = rollouts.completion_mask.any(dim=1).nonzero().squeeze(1).tolist()
         result: Tensor | None = None
-        for batch in self._lay_out(rollouts, rows, _completion_row):
+        for batch in self._lay_out(rollouts, rows, completion_row):
             with _inference(self.model), torch.no_grad():
                 read = self._read(batch, batch.ids)
             values = reduce(read.logits[read.mask], read.targets[read.mask])
@@ -187,11 +155,99 @@ class Policy:
 
         return self.per_token(rollouts, reduce)
 
+    # --- two ways to run edits --------------------------------------------------------------------------------------
+
+    def _whole_row_edits(
+        self, batch: Batch, rows: Tensor, columns: Tensor, new_ids: Tensor
+    ) -> Iterator[tuple[Tensor, Outcome, Outcome]]:
+        """Each edit as a whole row of its own."""
+        clean = self.outcome(batch)
+        limit = self._rows_a_pass(batch.ids.shape[1], batch.read_mask.shape[1])
+        for part in torch.arange(rows.numel(), device=rows.device).split(limit):
+            edited = take(batch, rows[part])
+            ids = edited.ids.clone()
+            ids[torch.arange(part.numel(), device=ids.device), columns[part]] = new_ids[part]
+            with _inference(self.model), torch.no_grad():
+                changed = self._read(edited, ids)
+            yield part, clean.select(rows[part]), changed
+
+    def _packed_edits(
+        self, batch: Batch, rows: Tensor, columns: Tensor, new_ids: Tensor
+    ) -> Iterator[tuple[Tensor, Outcome, Outcome]]:
+        """The suffixes of many edits in one row, after a clean pass that keeps its keys and values."""
+        starts = batch.mask.long().argmax(dim=1)
+        everything = torch.arange(batch.size, device=rows.device)
+        sources = [Segment(batch.ids[row][batch.mask[row]], keep=True) for row in range(batch.size)]
+        clean = self._read_packed(batch, everything, sources)
+        places = (columns - starts[rows]).tolist()
+        segments = []
+        for row, place, new_id in zip(rows.tolist(), places, new_ids, strict=True):
+            suffix = sources[row].ids[place:].clone()
+            suffix[0] = new_id
+            segments.append(Segment(suffix, place, prefix=sources[row]))
+        limit = self._logit_rows(batch.read_mask.shape[1])
+        # Suffixes of equal shape share one attention call, so they go into the same pass.
+        order = sorted(
+            range(len(segments)), key=lambda index: (segments[index].start, segments[index].ids.numel())
+        )
+        sizes = [segments[index].ids.numel() for index in order]
+        for run in parts(sizes, self.token_budget, limit):
+            chosen = [order[place] for place in run]
+            part = torch.tensor(chosen, device=rows.device)
+            changed = self._read_packed(batch, rows[part], [segments[index] for index in chosen])
+            yield part, clean.select(rows[part]), changed
+
+    def _read_packed(self, batch: Batch, rows: Tensor, segments: list[Segment]) -> Outcome:
+        """One packed pass; the outcome of each segment, whose last token is the last that its row reads."""
+        mask, targets = batch.read_mask[rows], batch.targets[rows]
+        last = torch.tensor([s.ids.numel() for s in segments], device=rows.device).cumsum(0) - 1
+        width = mask.shape[1]
+        last_read = mask.long().cumsum(1).argmax(1)
+        reads = (last[:, None] + torch.arange(width, device=rows.device) - last_read[:, None])[mask]
+        with _inference(self.model), torch.no_grad():
+            found = run_packed(self.model, segments, reads).to(self.dtype)
+        logits = found.new_zeros(*mask.shape, found.shape[-1])
+        logits[mask] = found
+        return Outcome(logits, mask, targets)
+
+    def _packing_agrees(self, batch: Batch, rows: Tensor, columns: Tensor, new_ids: Tensor) -> bool:
+        """Whether packing gives this model's own logits: tried once, on the longest and the shortest suffix."""
+        name = type(self.model).__name__
+        if not {"position_ids", "logits_to_keep"} <= self._accepts or not hasattr(self.model, "config"):
+            return False
+        length = batch.ids.shape[1]
+        few = torch.stack([columns.argmin(), columns.argmax()])
+        small = take(batch, rows[few])
+        edits = (torch.arange(2, device=rows.device), columns[few], new_ids[few])
+        try:
+            packed = torch.cat([part[2].logits[part[2].mask] for part in self._packed_edits(small, *edits)])
+        except (
+            UnsupportedAttentionError,
+            AttributeError,
+            TypeError,
+            KeyError,
+            IndexError,
+            RuntimeError,
+        ) as error:
+            logger.warning(
+                "%s: attribution runs whole rows, as packing does not work with it (%s)", name, error
+            )
+            return False
+        whole = torch.cat([part[2].logits[part[2].mask] for part in self._whole_row_edits(small, *edits)])
+        rounding = torch.finfo(self._weight_dtype).eps * length
+        if packed.shape == whole.shape and (packed - whole).abs().max() <= rounding * whole.abs().max():
+            return True
+        logger.warning("%s: attribution runs whole rows, as packed rows give it other logits", name)
+        return False
+
     # --- how the model is called ----------------------------------------------------------------------------------
 
     def _rows_a_pass(self, length: int, reads: int) -> int:
-        limit = min(self.token_budget // length, LOGIT_BUDGET // (reads * self._vocabulary()))
-        return max(1, limit if self.max_rows is None else min(limit, self.max_rows))
+        return max(1, min(self.token_budget // length, self._logit_rows(reads)))
+
+    def _logit_rows(self, reads: int) -> int:
+        limit = max(1, LOGIT_BUDGET // (reads * self._vocabulary()))
+        return limit if self.max_rows is None else min(limit, self.max_rows)
 
     def _vocabulary(self) -> int:
         config: Any = getattr(self.model, "config", None)
@@ -199,7 +255,7 @@ class Policy:
         return getattr(text, "vocab_size", None) or 1
 
     def _lay_out(
-        self, rollouts: Rollouts, rows: list[int], build: Callable[[Rollouts, int], _Row]
+        self, rollouts: Rollouts, rows: list[int], build: Callable[[Rollouts, int], RowPlan]
     ) -> Iterator[Batch]:
         """Rows of similar length together, as many as the budgets allow."""
         built = {row: build(rollouts, row) for row in rows}
@@ -214,7 +270,7 @@ class Policy:
                     break
                 size += 1
             chosen = order[start : start + size]
-            yield _align(rollouts, chosen, [built[row] for row in chosen])
+            yield align(rollouts, chosen, [built[row] for row in chosen])
             start += size
 
     def _read(self, batch: Batch, ids: Tensor) -> Outcome:
@@ -229,79 +285,6 @@ class Policy:
         else:
             logits = self.model(**inputs).logits[:, reads]
         return Outcome(logits.to(self.dtype), batch.read_mask, batch.targets)
-
-
-def _outcome_row(rollouts: Rollouts, row: int) -> _Row:
-    """Prompt, reasoning, probe if any, answer if any: up to the last position that is read, nothing after it."""
-    prompt = rollouts.prompt_ids[row][rollouts.prompt_mask[row]].tolist()
-    completion = rollouts.completion_ids[row].tolist()
-    answer = rollouts.answer_mask[row].nonzero().squeeze(1).tolist()
-    probe: list[int] = []
-    if rollouts.probe_mask is not None and rollouts.probe_ids is not None:
-        probe = rollouts.probe_ids[row][rollouts.probe_mask[row]].tolist()
-    if probe:
-        end = int(rollouts.reasoning_mask[row].nonzero().max()) + 1
-        ids = prompt + completion[:end] + probe
-        first = len(ids)
-        ids += [completion[token] for token in answer]
-        reads = list(range(first - 1, first - 1 + max(1, len(answer))))
-        targets = [completion[token] for token in answer] or [-1]
-    else:
-        ids = prompt + completion
-        reads = [len(prompt) + token - 1 for token in answer]
-        targets = [completion[token] for token in answer]
-    return _Row(ids[: reads[-1] + 1], len(prompt), reads, targets)
-
-
-def _completion_row(rollouts: Rollouts, row: int) -> _Row:
-    """Prompt and completion, read wherever a completion token is predicted."""
-    prompt = rollouts.prompt_ids[row][rollouts.prompt_mask[row]].tolist()
-    tokens = rollouts.completion_mask[row].nonzero().squeeze(1).tolist()
-    ids = prompt + rollouts.completion_ids[row].tolist()
-    reads = [len(prompt) + token - 1 for token in tokens]
-    targets = [ids[len(prompt) + token] for token in tokens]
-    return _Row(ids[: reads[-1] + 1], len(prompt), reads, targets)
-
-
-def _align(rollouts: Rollouts, rows: list[int], built: list[_Row]) -> Batch:
-    """Pads so that the first position read is in the same column of every row."""
-    device = rollouts.completion_ids.device
-    count, length = rollouts.shape[1], len(built)
-    before = max(row.reads[0] for row in built)
-    width = max(row.reads[-1] - row.reads[0] + 1 for row in built)
-    if min(row.reads[0] for row in built) < 0:
-        raise UsageError("a row has an empty prompt, so nothing predicts its first token")
-    ids = torch.zeros(length, before + width, dtype=torch.long)
-    mask = torch.zeros(length, before + width, dtype=torch.bool)
-    columns = torch.zeros(length, count, dtype=torch.long)
-    read_mask = torch.zeros(length, width, dtype=torch.bool)
-    targets = torch.full((length, width), -1, dtype=torch.long)
-    for index, row in enumerate(built):
-        shift = before - row.reads[0]
-        ids[index, shift : shift + len(row.ids)] = torch.tensor(row.ids)
-        mask[index, shift : shift + len(row.ids)] = True
-        columns[index] = shift + row.completion_start + torch.arange(count)
-        offsets = torch.tensor(row.reads) - row.reads[0]
-        read_mask[index, offsets] = True
-        targets[index, offsets] = torch.tensor(row.targets)
-    chosen = torch.tensor(rows, device=device)
-    return Batch(
-        rows=chosen,
-        ids=ids.to(device),
-        mask=mask.to(device),
-        positions=(mask.long().cumsum(1) - 1).clamp(min=0).to(device),
-        columns=columns.to(device),
-        reasoning=rollouts.reasoning_mask[chosen],
-        read_from=before,
-        read_mask=read_mask.to(device),
-        targets=targets.to(device),
-    )
-
-
-def _take(batch: Batch, index: Tensor) -> Batch:
-    """The batch's rows `index`, repeated as often as they are named."""
-    names = ("rows", "ids", "mask", "positions", "columns", "reasoning", "read_mask", "targets")
-    return Batch(read_from=batch.read_from, **{name: getattr(batch, name)[index] for name in names})
 
 
 @contextmanager

@@ -85,6 +85,11 @@ class Rollouts:
         for name in ("reasoning_mask", "answer_mask"):
             if (getattr(self, name) & ~self.completion_mask).any():
                 raise UsageError(f"{name} marks tokens that completion_mask does not")
+        answered = self.answer_mask.cumsum(dim=1) > 0
+        if (self.reasoning_mask & answered).any():
+            raise UsageError(
+                "reasoning_mask marks tokens in or after the answer, which they cannot have caused"
+            )
         if self.model_inputs:
             raise UsageError(
                 "multimodal inputs are not supported by the credit strategies; use credit='uniform'"

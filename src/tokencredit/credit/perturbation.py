@@ -25,11 +25,10 @@ def oar_p(policy: Policy, rollouts: Rollouts, options: Options) -> Credit:
     replacements = _counterfactuals(policy, rollouts, options)
     importance = torch.zeros(rollouts.shape, dtype=policy.dtype, device=rollouts.completion_ids.device)
     for batch in policy.batches(rollouts):
-        clean = policy.outcome(batch)
         rows, tokens = batch.reasoning.nonzero(as_tuple=True)
         new_ids = replacements[batch.rows[rows], tokens]
-        for part, changed in policy.perturbed(batch, rows, tokens, new_ids):
-            moved = divergence(clean.select(rows[part]), changed, mode).abs()
+        for part, clean, changed in policy.perturbed(batch, rows, tokens, new_ids):
+            moved = divergence(clean, changed, mode).abs()
             importance[batch.rows[rows[part]], tokens[part]] = moved.to(importance.dtype)
     return Credit(importance=importance)
 

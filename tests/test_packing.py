@@ -1,0 +1,110 @@
+"""Packed suffixes against whole rows, and models that packing does not fit."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from transformers import (
+    FalconMambaConfig,
+    FalconMambaForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+import plain
+from models import VOCABULARY, gpt2, llama, ragged, with_probe
+from tokencredit.credit import Options, get_strategy
+from tokencredit.layout import parts
+from tokencredit.policy import Policy
+
+SMALL = dict(
+    vocab_size=VOCABULARY,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    max_position_embeddings=128,
+    initializer_range=0.25,
+    pad_token_id=0,
+    eos_token_id=1,
+    bos_token_id=1,
+)
+
+
+def qwen3():
+    return Qwen3ForCausalLM(Qwen3Config(**SMALL))
+
+
+def sliding():
+    return MistralForCausalLM(MistralConfig(**SMALL, sliding_window=4))
+
+
+def soft_capped():
+    return Gemma2ForCausalLM(Gemma2Config(**SMALL, attn_logit_softcapping=2.0, attn_implementation="eager"))
+
+
+def recurrent():
+    config = FalconMambaConfig(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, state_size=4)
+    return FalconMambaForCausalLM(config)
+
+
+def build(make) -> torch.nn.Module:
+    """In float64, but for soft caps: transformers' eager attention takes its softmax in float32."""
+    torch.manual_seed(0)
+    return make().to(torch.float32 if make is soft_capped else torch.float64).eval()
+
+
+def importance(policy: Policy, rollouts) -> torch.Tensor:
+    return (
+        get_strategy("oar-p")
+        .function(policy, rollouts, Options(outcome="answer_kl", pad_token_id=2))
+        .importance
+    )
+
+
+@pytest.mark.parametrize("make", [llama, gpt2, qwen3])
+def test_packing_is_used_and_exact(make):
+    model, rollouts = build(make), with_probe(ragged(), [1, 3])
+    policy = Policy(model, token_budget=50)
+    found = importance(policy, rollouts.select(rollouts.readable))
+    assert policy.packs is True
+    policy.packs = False
+    expected = importance(policy, rollouts.select(rollouts.readable))
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    assert expected.max() > 1e-3
+
+
+@pytest.mark.parametrize("make", [sliding, soft_capped, recurrent])
+def test_other_attention_runs_whole_rows(make, caplog):
+    model, rollouts = build(make), ragged()
+    policy = Policy(model, token_budget=50)
+    rows = rollouts.readable
+    with caplog.at_level(logging.WARNING, logger="tokencredit.policy"):
+        found = importance(policy, rollouts.select(rows))
+        importance(policy, rollouts.select(rows))
+    assert policy.packs is False
+    assert len([r for r in caplog.records if r.name == "tokencredit.policy"]) <= 1
+    expected = plain.oar_p(model, rollouts, "answer_kl", "pad", pad=2)[rows]
+    tolerance = (1e-5 if make is soft_capped else 1e-9) * expected.max(dim=1).values
+    assert ((found - expected).abs().max(dim=1).values <= tolerance).all()
+
+
+def test_the_models_attention_is_its_own_again():
+    model = build(llama)
+    before = model.config._attn_implementation
+    importance(Policy(model), ragged().select(ragged().readable))
+    assert model.config._attn_implementation == before
+
+
+def test_parts_by_hand():
+    assert parts([3, 3, 3, 9, 1], 6) == [[0, 1], [2], [3], [4]]
+    assert parts([1, 1, 1, 1], 10, most=3) == [[0, 1, 2], [3]]
+    assert parts([], 10) == []
