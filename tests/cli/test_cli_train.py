@@ -247,7 +247,8 @@ def test_batches_that_do_not_divide(cli, rows, model):
     refused(cli(*data(rows, model, *flags)), "not a multiple of num_generations 4")
 
 
-def test_output_directories_that_cannot_be(cli):
+def test_output_directories_that_cannot_be(cli, rows, model):
+    assert "is the folder of the model itself" in cli(*data(rows, model, "--output_dir", model)).error
     Path("run").write_text("x")
     assert "cannot make the output_dir run/in" in cli(*TASK, "--max_steps", 1, "--output_dir", "run/in").error
     assert "output_dir run is a file" in cli(*TASK, "--max_steps", 1, "--output_dir", "run").error

@@ -34,6 +34,11 @@ def train(arguments: Any) -> int:
         _use_one_thread()
     directory = Path(config.output_dir)
     info = _info(arguments)
+    if Path(info["model"]).resolve() == directory.resolve():
+        # The weights may still be mapped from the very file that would be written.
+        raise UsageError(
+            f"output_dir {directory} is the folder of the model itself; give another --output_dir"
+        )
     checkpoint = _given_checkpoint(config) or check_directory(
         directory, resume=run.resume, overwrite=run.overwrite, identity=info
     )
