@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOConfig, GRPOTrainer
 
@@ -24,12 +23,12 @@ from tokencredit.errors import UsageError
 from tokencredit.grounding import PROBE, ground
 from tokencredit.policy import TOKEN_BUDGET, Policy
 from tokencredit.report.records import append_record
+from tokencredit.report.token_record import token_record
 from tokencredit.rollouts import Rollouts
-from tokencredit.spans import Spans, token_offsets
+from tokencredit.spans import Spans
+from tokencredit.tasks.data import IMAGE_COLUMNS, RESERVED_COLUMNS
 
 NO_ANSWER = ("uniform", "probe")
-# Columns that would overwrite an argument which TRL itself passes to every reward function.
-RESERVED_COLUMNS = ("completions", "completion_ids", "prompts", "trainer_state", "log_extra", "log_metric")
 
 
 def _option(name: str, text: str) -> Any:
@@ -276,52 +275,6 @@ class OARTrainer(GRPOTrainer):
         return totals
 
 
-def token_record(
-    tokenizer: Any,
-    rollouts: Rollouts,
-    index: int,
-    spans: Spans,
-    logps: Tensor,
-    credit: TokenCredit | None,
-    credit_row: int,
-) -> dict[str, Any]:
-    """One completion with what each of its tokens got: lists with one entry a token.
-
-    Args:
-        rollouts, index: the completion; its advantages are the sequence advantages.
-        logps: (B, T) of these rollouts, nats.
-        credit, credit_row: the credit and the completion's row in it; None means weights 1.
-    """
-    mask = rollouts.completion_mask[index]
-    ids = rollouts.completion_ids[index][mask].tolist()
-    text, offsets = token_offsets(ids, tokenizer)
-    assert rollouts.advantages is not None
-    advantage = float(rollouts.advantages[index])
-    weights, importance = [1.0] * len(ids), [None] * len(ids)
-    advantages = [advantage] * len(ids)
-    if credit is not None:
-        weights = credit.weights[credit_row][mask].tolist()
-        bonus = credit.bonus[credit_row][mask].tolist()
-        advantages = [advantage * weight + added for weight, added in zip(weights, bonus, strict=True)]
-        if bool(credit.rows[credit_row]):
-            covered = rollouts.reasoning_mask[index][mask].tolist()
-            values = credit.importance[credit_row][mask].tolist()
-            importance = [value if inside else None for value, inside in zip(values, covered, strict=True)]
-    prompt = rollouts.prompt_ids[index][rollouts.prompt_mask[index]].tolist()
-    return {
-        "prompt": tokenizer.decode(prompt, skip_special_tokens=False),
-        "tokens": [text[start:end] for start, end in offsets],
-        "importance": importance,
-        "weights": weights,
-        "advantages": advantages,
-        "probability": logps[index][mask].exp().tolist(),
-        "advantage": advantage,
-        "reasoning": list(spans.reasoning),
-        "answer": None if spans.answer is None else list(spans.answer),
-        "rule": spans.rule,
-    }
-
-
 class _StepClock(TrainerCallback):
     """Logs which share of each step's time attribution took."""
 
@@ -365,7 +318,7 @@ def _check_columns(dataset: Any, credit: str) -> None:
                 f"the dataset has a column {name!r}, a name that TRL gives to rewards; rename it"
             )
     if credit != "uniform":
-        for name in ("image", "images"):
+        for name in IMAGE_COLUMNS:
             if name in columns:
                 raise UsageError(
                     f"the dataset has a column {name!r}, but credit={credit} does not support multimodal inputs; "

@@ -292,7 +292,7 @@ def attribute(
     from tokencredit.credit import Options, assign, get_strategy
     from tokencredit.grounding import ground
     from tokencredit.policy import Policy
-    from tokencredit.trl import token_record
+    from tokencredit.report.token_record import token_record
 
     policy = Policy(model)
     prompt_ids = torch.tensor([sample.prompt_ids], device=model.device)
