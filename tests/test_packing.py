@@ -21,7 +21,7 @@ import plain
 from models import VOCABULARY, gpt2, llama, ragged, with_probe
 from tokencredit.credit import Options, get_strategy
 from tokencredit.layout import parts
-from tokencredit.policy import Policy
+from tokencredit.policy import Policy, _packs
 
 SMALL = dict(
     vocab_size=VOCABULARY,
@@ -75,8 +75,8 @@ def test_packing_is_used_and_exact(make):
     model, rollouts = build(make), with_probe(ragged(), [1, 3])
     policy = Policy(model, token_budget=50)
     found = importance(policy, rollouts.select(rollouts.readable))
-    assert policy.packs is True
-    policy.packs = False
+    assert _packs[model] is True
+    _packs[model] = False
     expected = importance(policy, rollouts.select(rollouts.readable))
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
     assert expected.max() > 1e-3
@@ -90,7 +90,7 @@ def test_other_attention_runs_whole_rows(make, caplog):
     with caplog.at_level(logging.WARNING, logger="tokencredit.policy"):
         found = importance(policy, rollouts.select(rows))
         importance(policy, rollouts.select(rows))
-    assert policy.packs is False
+    assert _packs[model] is False
     assert len([r for r in caplog.records if r.name == "tokencredit.policy"]) <= 1
     expected = plain.oar_p(model, rollouts, "answer_kl", "pad", pad=2)[rows]
     tolerance = (1e-5 if make is soft_capped else 1e-9) * expected.max(dim=1).values

@@ -50,6 +50,13 @@ class RowPlan:
     targets: list[int]
 
 
+def first_read_row(rollouts: Rollouts, row: int) -> RowPlan:
+    """As `outcome_row`, but only the position that predicts the answer's first token is read."""
+    plan = outcome_row(rollouts, row)
+    first = plan.reads[0]
+    return RowPlan(plan.ids[: first + 1], plan.completion_start, [first], plan.targets[:1])
+
+
 def outcome_row(rollouts: Rollouts, row: int) -> RowPlan:
     """Prompt, reasoning, probe if any, answer if any: up to the last position that is read, nothing after it."""
     prompt = rollouts.prompt_ids[row][rollouts.prompt_mask[row]].tolist()

@@ -14,17 +14,21 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from tokencredit.credit.outcome import Outcome
 from tokencredit.errors import UsageError
-from tokencredit.layout import Batch, RowPlan, align, completion_row, outcome_row, parts, take
+from tokencredit.layout import Batch, RowPlan, align, completion_row, first_read_row, outcome_row, parts, take
 from tokencredit.packing import Segment, UnsupportedAttentionError, run_packed
 from tokencredit.rollouts import Rollouts
 
 logger = logging.getLogger(__name__)
+
+# Whether packed rows give a model its own logits: found out at its first edits.
+_packs: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 TOKEN_BUDGET = 2048
 LOGIT_BUDGET = 1 << 26  # numbers, 256 MB in float32
@@ -56,16 +60,17 @@ class Policy:
         self.dtype = torch.float64 if self._weight_dtype == torch.float64 else torch.float32
         self.embedding_width = _embedding_width(self.embedding)
         self._accepts = _forward_parameters(model)
-        self.packs: bool | None = (
-            None  # whether packed rows work with this model: found out at the first edits
-        )
 
     # --- what strategies call -------------------------------------------------------------------------------------
 
-    def batches(self, rollouts: Rollouts) -> Iterator[Batch]:
-        """The rows with an outcome to read and something to attribute it to, in batches within the budgets."""
+    def batches(self, rollouts: Rollouts, outcome: str) -> Iterator[Batch]:
+        """The rows with an outcome to read and something to attribute it to, in batches within the budgets.
+
+        Args:
+            outcome: the mode that will be read; `last` needs one position only.
+        """
         readable = rollouts.readable.nonzero().squeeze(1).tolist()
-        yield from self._lay_out(rollouts, readable, outcome_row)
+        yield from self._lay_out(rollouts, readable, first_read_row if outcome == "last" else outcome_row)
 
     def outcome(self, batch: Batch) -> Outcome:
         """The clean outcome of each row, without gradient: logits (b, K, V)."""
@@ -87,9 +92,9 @@ class Policy:
             which edits (n,), and their clean and changed Outcome, (n, K, V) each.
         """
         columns = batch.columns[rows, tokens]
-        if self.packs is None and rows.numel():
-            self.packs = self._packing_agrees(batch, rows, columns, new_ids)
-        run = self._packed_edits if self.packs else self._whole_row_edits
+        if rows.numel() and self.model not in _packs:
+            _packs[self.model] = self._packing_agrees(batch, rows, columns, new_ids)
+        run = self._packed_edits if _packs.get(self.model) else self._whole_row_edits
         yield from run(batch, rows, columns, new_ids)
 
     def differentiable_outcome(self, batch: Batch, noise: Tensor | None = None) -> tuple[Outcome, Tensor]:

@@ -81,3 +81,19 @@ def test_small_kl_is_right_in_float32():
 def test_unknown_mode():
     with pytest.raises(UsageError, match="answer_kl"):
         divergence(CLEAN, CHANGED, "first")
+
+
+@pytest.mark.parametrize("mode", ["last", "answer_mean", "answer_joint", "answer_kl"])
+def test_one_clean_row_serves_all(mode):
+    changed = Outcome(
+        torch.cat([CHANGED.logits, CLEAN.logits, 3 * CLEAN.logits]),
+        CLEAN.mask.repeat(3, 1),
+        CLEAN.targets.repeat(3, 1),
+    )
+    rows = torch.zeros(3, dtype=torch.long)
+    once = CLEAN.select(rows)
+    assert once.logits.shape[0] == 1
+    repeated = Outcome(CLEAN.logits.repeat(3, 1, 1), CLEAN.mask.repeat(3, 1), CLEAN.targets.repeat(3, 1))
+    found = divergence(once, changed, mode)
+    torch.testing.assert_close(found, divergence(repeated, changed, mode), rtol=0, atol=0)
+    assert found[1] == 0 and found[2] != found[0]

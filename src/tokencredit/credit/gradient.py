@@ -32,7 +32,7 @@ def oar_g(policy: Policy, rollouts: Rollouts, options: Options) -> Credit:
     importance = torch.zeros(rollouts.shape, dtype=policy.dtype, device=rollouts.completion_ids.device)
     keys = rollouts.row_keys
     assert keys is not None
-    for batch in policy.batches(rollouts):
+    for batch in policy.batches(rollouts, mode):
         row_keys = keys[batch.rows].tolist()
         total = torch.zeros_like(batch.ids, dtype=policy.dtype)
         if options.gradient == "noise":

@@ -29,7 +29,9 @@ class Outcome:
     targets: Tensor
 
     def select(self, rows: Tensor) -> Outcome:
-        """The given rows, repeated as often as they are named."""
+        """The given rows, repeated as often as they are named; one row named by all is kept once, to broadcast."""
+        if rows.numel() and bool((rows == rows[0]).all()):
+            rows = rows[:1]
         return Outcome(self.logits[rows], self.mask[rows], self.targets[rows])
 
 
@@ -65,17 +67,18 @@ def answer_log_prob(log_p: Tensor, weights: Tensor, targets: Tensor) -> Tensor:
 
 
 def divergence(clean: Outcome, changed: Outcome, mode: str) -> Tensor:
-    """D(clean, changed) of each row, (B,) float64 in nats; differentiable in `changed`.
+    """D(clean, changed) of each row, (B,) float64 in nats; differentiable in `changed`. One clean row serves all.
 
     `last`, `answer_mean`: KL(p0 || p) of one distribution. `answer_kl`: sum over the answer's positions of
     KL(p0_k || p_k). `answer_joint`: log p0(answer) - log p(answer), mean over the answer's tokens; signed, take its
     magnitude. Where a row has no answer of its own, the policy's most probable token stands for it.
     """
     log_p0, weights = log_distribution(clean, mode)
-    log_p, _ = log_distribution(changed, mode)
+    log_p, changed_weights = log_distribution(changed, mode)
     if mode == "answer_joint":
         targets = torch.where(clean.targets < 0, clean.logits.argmax(-1), clean.targets)
-        return answer_log_prob(log_p0, weights, targets) - answer_log_prob(log_p, weights, targets)
+        before = answer_log_prob(log_p0, weights, targets)
+        return before - answer_log_prob(log_p, changed_weights, targets.expand(log_p.shape[:2]))
     # An impossible token (log p0 = -inf) contributes 0 to the KL, not NaN.
     difference = torch.where(log_p0.isneginf(), torch.zeros_like(log_p0), log_p0 - log_p)
     return (weights * (log_p0.exp() * difference).sum(-1)).sum(1)

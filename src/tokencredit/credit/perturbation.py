@@ -24,7 +24,7 @@ def oar_p(policy: Policy, rollouts: Rollouts, options: Options) -> Credit:
     mode = options.outcome or "last"
     replacements = _counterfactuals(policy, rollouts, options)
     importance = torch.zeros(rollouts.shape, dtype=policy.dtype, device=rollouts.completion_ids.device)
-    for batch in policy.batches(rollouts):
+    for batch in policy.batches(rollouts, mode):
         rows, tokens = batch.reasoning.nonzero(as_tuple=True)
         new_ids = replacements[batch.rows[rows], tokens]
         for part, clean, changed in policy.perturbed(batch, rows, tokens, new_ids):
