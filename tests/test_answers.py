@@ -340,3 +340,14 @@ def test_accuracy_reward() -> None:
     prompts = [*["p"] * 7, "p\n<think>\n"]
     assert accuracy_reward(completions, golds, prompts=prompts) == [1.0, 0.0, 0.0, 1.0, 1.0, None, None, 0.0]
     assert accuracy_reward([], [], trainer_state=None) == []
+
+
+def test_accuracy_reward_of_a_template_that_opens_a_think_block() -> None:
+    texts = ["so \\boxed{5} let me check", "so \\boxed{4} </think> \\boxed{5}", "\\boxed{5}"]
+    chats = [[{"role": "assistant", "content": text}] for text in texts]
+    prompts = [[{"role": "user", "content": "?"}]] * 3
+    reward = accuracy_reward_for(thinking=True)
+    assert reward.__name__ == "accuracy_reward"
+    assert reward(chats, ["5"] * 3, prompts=prompts) == [0.0, 1.0, 0.0]
+    assert reward(texts, ["5"] * 3, prompts=["plain prompts speak for themselves"] * 3) == [1.0, 1.0, 1.0]
+    assert accuracy_reward_for(thinking=False)(chats, ["5"] * 3, prompts=prompts) == [1.0, 1.0, 1.0]

@@ -11,6 +11,8 @@ from transformers import (
     FalconMambaForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     Qwen3Config,
@@ -95,6 +97,26 @@ def test_other_attention_runs_whole_rows(make, caplog):
     expected = plain.oar_p(model, rollouts, "answer_kl", "pad", pad=2)[rows]
     tolerance = (1e-5 if make is soft_capped else 1e-9) * expected.max(dim=1).values
     assert ((found - expected).abs().max(dim=1).values <= tolerance).all()
+
+
+def test_half_precision_packs_and_mixing_layers_do_not():
+    """Rounding in bfloat16 is no reason to refuse; layers that mix neighbours are, at any length."""
+    rollouts = ragged().select(ragged().readable)
+    model = build(llama).to(torch.bfloat16)
+    importance(Policy(model), rollouts)
+    assert _packs[model] is True
+    config = Lfm2Config(**{**SMALL, "layer_types": ["conv", "full_attention"], "conv_L_cache": 3})
+    mixing = Lfm2ForCausalLM(config).to(torch.bfloat16).eval()
+    importance(Policy(mixing), rollouts)
+    assert _packs[mixing] is False
+
+
+def test_packing_works_under_autocast():
+    rollouts = ragged().select(ragged().readable)
+    model = llama(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        importance(Policy(model, half_precision=True), rollouts)
+    assert _packs[model] is True
 
 
 def test_the_models_attention_is_its_own_again():

@@ -21,7 +21,7 @@ class Sum(nn.Module):
     Token 0 adds (0, 0), token 1 adds (log 3, 0).
     """
 
-    def __init__(self, logits_to_keep: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.table = nn.Embedding.from_pretrained(
             torch.tensor([[0.0, 0.0], [math.log(3), 0.0]], dtype=torch.float64)
@@ -115,6 +115,19 @@ def test_logps_against_a_plain_forward():
 def test_models_without_embeddings_are_refused():
     with pytest.raises(UsageError, match="Linear has no input embedding module"):
         Policy(nn.Linear(2, 2))
+
+
+def test_compiled_models_keep_their_positions():
+    """torch.compile hides the signature of forward; left pads then need their position ids all the same."""
+    model = gpt2()
+    assert Policy(torch.compile(model))._accepts == Policy(model)._accepts >= {"position_ids"}
+
+
+def test_virtual_prompt_tokens_are_refused():
+    peft = pytest.importorskip("peft")
+    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    with pytest.raises(UsageError, match="virtual tokens before the prompt"):
+        Policy(peft.get_peft_model(llama(torch.float32), config))
 
 
 def test_an_empty_prompt_is_refused():

@@ -38,6 +38,8 @@ def test_readable_rows():
         (lambda r: {"prompt_ids": r.prompt_ids[0]}, r"\(B, P\)"),
         (lambda r: {"reasoning_mask": ~r.completion_mask}, "reasoning_mask marks tokens"),
         (lambda r: {"reasoning_mask": r.answer_mask}, "in or after the answer"),
+        (lambda r: {"probe_ids": torch.zeros(7, 2)}, "go together"),
+        (lambda r: {"probe_ids": torch.zeros(7, 2), "probe_mask": torch.zeros(7, 1)}, r"both be \(7, L\)"),
         (lambda r: {"advantages": torch.zeros(3)}, "advantages must have one entry a row"),
         (lambda r: {"model_inputs": {"pixel_values": torch.zeros(1)}}, "multimodal inputs are not supported"),
     ],

@@ -166,6 +166,60 @@ def test_token_advantages_of_each_strategy(tmp_path, monkeypatch, credit):
     torch.testing.assert_close(output["advantages"], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_draws_differ_from_step_to_step(tmp_path, monkeypatch):
+    asked: list[int] = []
+    original = OARConfig.credit_options
+
+    def spy(self, step, pad_token_id=0):
+        asked.append(step)
+        return original(self, step, pad_token_id)
+
+    monkeypatch.setattr(OARConfig, "credit_options", spy)
+    train(tmp_path, steps=3, credit="oar-g")
+    assert asked[-3:] == [0, 1, 2]
+
+
+def test_records_fall_on_logged_steps_whatever_a_generation_serves(tmp_path):
+    settings = dict(steps=6, num_iterations=2, credit_records=1, credit="position")
+    train(tmp_path / "a", logging_steps=4, **settings)
+    records = (tmp_path / "a" / "records.jsonl").read_text().splitlines()
+    # Generations serve steps 1-2, 3-4, 5-6: the first, and the one that holds step 4.
+    assert [json.loads(line)["step"] for line in records] == [1, 3]
+
+
+def test_a_sharded_model_is_refused(tmp_path, monkeypatch):
+    from accelerate import Accelerator
+    from accelerate.utils import DistributedType
+
+    monkeypatch.setattr(Accelerator, "distributed_type", DistributedType.FSDP)
+    with pytest.raises(UsageError, match="FSDP or ZeRO-3 shards"):
+        subject._check_whole_model(Accelerator(cpu=True))
+
+
+def test_bf16_asks_for_labels(tmp_path):
+    run = train(tmp_path, steps=1, bf16=True)
+    assert run._policy.half_precision and run.args.credit_gradient is None
+
+
+def test_probe_always_alone_asks(tmp_path, monkeypatch):
+    seen = outputs_of(monkeypatch)
+    run = train(tmp_path, steps=1, credit_no_answer="uniform", credit_probe_always=True)
+    rollouts, _ = run._ground({**seen[0], "advantages": torch.ones(8)})
+    assert rollouts.probe_mask.all()
+
+
+def test_tool_mask_reaches_the_credit(tmp_path, monkeypatch):
+    seen = outputs_of(monkeypatch)
+    run = train(tmp_path, steps=1)
+    output = {**seen[0], "advantages": torch.ones(8)}
+    tool = output["completion_mask"].clone()
+    tool[:, 0] = 0
+    plain_rollouts, _ = run._ground(output)
+    masked, _ = run._ground({**output, "tool_mask": tool})
+    assert plain_rollouts.reasoning_mask[:, 0].any() and not masked.reasoning_mask[:, 0].any()
+    assert torch.equal(plain_rollouts.reasoning_mask[:, 1:], masked.reasoning_mask[:, 1:])
+
+
 def test_weights_are_those_of_generation_time(tmp_path, monkeypatch):
     """Four optimizer steps on one generation: credit is assigned once, and shuffled and split with its rows."""
     seen = outputs_of(monkeypatch)
@@ -305,6 +359,8 @@ def test_evaluation_keeps_sequence_advantages(tmp_path):
         (dict(credit_no_answer="skip"), "credit_no_answer must be one of uniform, probe"),
         (dict(credit_token_budget=0), "credit_token_budget must be at least 1"),
         (dict(credit_records=-1), "credit_records must not be negative"),
+        (dict(credit_probe=""), "credit_probe must not be empty"),
+        (dict(credit_marker=""), "credit_marker must not be empty"),
     ],
 )
 def test_bad_settings(tmp_path, settings, message):

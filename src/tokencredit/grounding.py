@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -54,27 +53,38 @@ def ground(
     allowed = (
         completion_mask.bool() if credited_mask is None else completion_mask.bool() & credited_mask.bool()
     )
+    answered = answer_mask.to(completion_ids.device) & allowed
     rollouts = Rollouts(
         prompt_ids=prompt_ids,
         prompt_mask=prompt_mask,
         completion_ids=completion_ids,
         completion_mask=completion_mask,
         reasoning_mask=reasoning_mask.to(completion_ids.device) & allowed,
-        answer_mask=answer_mask.to(completion_ids.device) & allowed,
-        **_probe_fields(tokenizer, spans, probe, probe_always, completion_ids.device),
+        answer_mask=answered,
+        **_probe_fields(tokenizer, probe, ~answered.any(dim=1) | probe_always),
         **fields,
     )
     return rollouts, spans
 
 
-def _probe_fields(
-    tokenizer: Any, spans: Sequence[Spans], probe: str | None, always: bool, device: torch.device
-) -> dict[str, Any]:
+def _probe_fields(tokenizer: Any, probe: str | None, asked: Tensor) -> dict[str, Any]:
+    """The probe in the rows (B,) that are asked."""
     if probe is None:
         return {}
-    ids = tokenizer(probe, add_special_tokens=False)["input_ids"]
+    ids = torch.tensor(probe_tokens(tokenizer, probe), device=asked.device)
+    return {
+        "probe_ids": ids.expand(asked.numel(), -1),
+        "probe_mask": asked[:, None].expand(-1, ids.numel()).clone(),
+    }
+
+
+def probe_tokens(tokenizer: Any, probe: str) -> list[int]:
+    """The probe's ids, without special tokens.
+
+    Raises:
+        UsageError: it has none.
+    """
+    ids: list[int] = tokenizer(probe, add_special_tokens=False)["input_ids"]
     if not ids:
         raise UsageError(f"the probe {probe!r} has no tokens; give some text that asks for the answer")
-    probe_ids = torch.tensor([ids] * len(spans), device=device).reshape(len(spans), len(ids))
-    asked = torch.tensor([always or span.answer is None for span in spans], dtype=torch.bool, device=device)
-    return {"probe_ids": probe_ids, "probe_mask": asked[:, None].expand(-1, len(ids)).clone()}
+    return ids

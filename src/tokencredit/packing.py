@@ -89,6 +89,9 @@ def _attention_of(model: nn.Module, segments: Sequence[Segment]) -> Iterator[Non
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, _attend)
+    kinds = getattr(model.config.get_text_config(), "layer_types", None) or []  # type: ignore[union-attr, operator]
+    if set(kinds) - {"full_attention", "attention"}:
+        raise UnsupportedAttentionError(f"its layers are {', '.join(sorted(set(kinds)))}")
     configs = {id(config): config for module in model.modules() if (config := _config(module)) is not None}
     before = [(config, config._attn_implementation_internal) for config in configs.values()]
     for config, _ in before:
@@ -140,7 +143,7 @@ def _attend(
         raise UnsupportedAttentionError(f"its attention asks for {', '.join(asked) or 'a mask of its own'}")
     layer: Any = module.layer_idx
     heads, shared = query.shape[1], key.shape[1]
-    output = query.new_empty(1, query.shape[2], heads, value.shape[-1])
+    output: Tensor | None = None
     for alike in _running[-1]:
         count, size = alike.places.shape
         q, k, v = (
@@ -158,5 +161,8 @@ def _attend(
         q = q.reshape(count, shared, heads // shared * size, -1)
         mask = alike.mask.repeat(heads // shared, 1) if heads > shared else alike.mask
         attended = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling)
+        if output is None:  # autocast may attend in another type than the queries'
+            output = attended.new_empty(1, query.shape[2], heads, value.shape[-1])
         output[0, alike.places] = attended.reshape(count, heads, size, -1).transpose(1, 2)
+    assert output is not None
     return output, None

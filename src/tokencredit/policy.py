@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -41,13 +41,18 @@ class Policy:
         model: a transformers causal language model, PEFT-wrapped or not.
         token_budget: tokens in one forward pass, at least one row.
         max_rows: rows in one forward pass, no limit by default.
+        half_precision: whether passes compute in bfloat16 or float16; by default as the weights do.
 
     Raises:
-        UsageError: the model has no input embedding module.
+        UsageError: the model has no input embedding module, or is tuned by virtual prompt tokens.
     """
 
     def __init__(
-        self, model: nn.Module, token_budget: int = TOKEN_BUDGET, max_rows: int | None = None
+        self,
+        model: nn.Module,
+        token_budget: int = TOKEN_BUDGET,
+        max_rows: int | None = None,
+        half_precision: bool | None = None,
     ) -> None:
         if token_budget < 1 or (max_rows is not None and max_rows < 1):
             raise UsageError("the token budget and the number of rows a pass must be at least 1")
@@ -56,8 +61,12 @@ class Policy:
         self.token_budget = token_budget
         self.max_rows = max_rows
         weight = next((p for p in model.parameters() if p.is_floating_point()), None)
-        self._weight_dtype = torch.float32 if weight is None else weight.dtype
-        self.dtype = torch.float64 if self._weight_dtype == torch.float64 else torch.float32
+        weight_dtype = torch.float32 if weight is None else weight.dtype
+        halves = weight_dtype in (torch.bfloat16, torch.float16)
+        self.half_precision = halves if half_precision is None else half_precision
+        self.dtype = torch.float64 if weight_dtype == torch.float64 else torch.float32
+        computes_in = torch.bfloat16 if self.half_precision and not halves else weight_dtype
+        self._eps = torch.finfo(computes_in).eps
         self.embedding_width = _embedding_width(self.embedding)
         self._accepts = _forward_parameters(model)
 
@@ -150,7 +159,9 @@ class Policy:
                 result = torch.zeros(rollouts.shape, dtype=values.dtype, device=values.device)
             index, tokens = rollouts.completion_mask[batch.rows].nonzero(as_tuple=True)
             result[batch.rows[index], tokens] = values
-        return torch.zeros(rollouts.shape, dtype=self.dtype) if result is None else result
+        if result is None:
+            return torch.zeros(rollouts.shape, dtype=self.dtype, device=rollouts.completion_ids.device)
+        return result
 
     def token_logps(self, rollouts: Rollouts) -> Tensor:
         """(B, T) log-probability of each completion token, nats, at temperature 1."""
@@ -220,27 +231,18 @@ class Policy:
         name = type(self.model).__name__
         if not {"position_ids", "logits_to_keep"} <= self._accepts or not hasattr(self.model, "config"):
             return False
-        length = batch.ids.shape[1]
         few = torch.stack([columns.argmin(), columns.argmax()])
         small = take(batch, rows[few])
-        edits = (torch.arange(2, device=rows.device), columns[few], new_ids[few])
+        edits = (small, torch.arange(2, device=rows.device), columns[few], new_ids[few])
         try:
-            packed = torch.cat([part[2].logits[part[2].mask] for part in self._packed_edits(small, *edits)])
-        except (
-            UnsupportedAttentionError,
-            AttributeError,
-            TypeError,
-            KeyError,
-            IndexError,
-            RuntimeError,
-        ) as error:
-            logger.warning(
-                "%s: attribution runs whole rows, as packing does not work with it (%s)", name, error
-            )
+            packed = _changed_logits(self._packed_edits(*edits), small)
+        except (UnsupportedAttentionError, AttributeError, TypeError, LookupError, RuntimeError) as error:
+            logger.warning("%s: attribution runs whole rows, as packing fails with it (%s)", name, error)
             return False
-        whole = torch.cat([part[2].logits[part[2].mask] for part in self._whole_row_edits(small, *edits)])
-        rounding = torch.finfo(self._weight_dtype).eps * length
-        if packed.shape == whole.shape and (packed - whole).abs().max() <= rounding * whole.abs().max():
+        whole = _changed_logits(self._whole_row_edits(*edits), small)
+        # Rounding of a pass, relative to the largest logit; half precision has few digits to spare.
+        rounding = 6 * self._eps if self.half_precision else 256 * self._eps
+        if (packed - whole).abs().max() <= rounding * whole.abs().max():
             return True
         logger.warning("%s: attribution runs whole rows, as packed rows give it other logits", name)
         return False
@@ -292,6 +294,14 @@ class Policy:
         return Outcome(logits.to(self.dtype), batch.read_mask, batch.targets)
 
 
+def _changed_logits(edits: Iterable[tuple[Tensor, Outcome, Outcome]], batch: Batch) -> Tensor:
+    """The logits that are read after each edit, in the order of the edits."""
+    found: dict[int, Tensor] = {}
+    for part, _, changed in edits:
+        found |= dict(zip(part.tolist(), changed.logits, strict=True))
+    return torch.stack([found[edit] for edit in sorted(found)])[batch.read_mask]
+
+
 @contextmanager
 def _inference(model: nn.Module) -> Iterator[None]:
     """Evaluation mode, then the mode that each module had before."""
@@ -305,6 +315,12 @@ def _inference(model: nn.Module) -> Iterator[None]:
 
 
 def _embedding_module(model: nn.Module) -> nn.Module:
+    adapter: Any = getattr(model, "active_peft_config", None)
+    if getattr(adapter, "is_prompt_learning", False):
+        raise UsageError(
+            f"the adapter {adapter.peft_type} puts virtual tokens before the prompt, which credit cannot be given to; "
+            "use LoRA"
+        )
     try:
         module = model.get_input_embeddings()  # type: ignore[operator]
     except (AttributeError, NotImplementedError):
@@ -324,6 +340,7 @@ def _embedding_width(module: nn.Module) -> int:
 
 
 def _forward_parameters(model: nn.Module) -> frozenset[str]:
-    """Names that the model's forward takes; a PEFT wrapper is looked through."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+    """Names that the model's forward takes; compiled and PEFT wrappers are looked through."""
+    base: Any = getattr(model, "_orig_mod", model)
+    base = base.get_base_model() if hasattr(base, "get_base_model") else base
     return frozenset(inspect.signature(base.forward).parameters)

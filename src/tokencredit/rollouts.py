@@ -98,6 +98,11 @@ class Rollouts:
             vector = getattr(self, name)
             if vector is not None and tuple(vector.shape) != (rows,):
                 raise UsageError(f"{name} must have one entry a row, ({rows},), not {tuple(vector.shape)}")
+        if (self.probe_ids is None) != (self.probe_mask is None):
+            raise UsageError("probe_ids and probe_mask go together")
+        for probe in (self.probe_ids, self.probe_mask):
+            if probe is not None and (probe.shape != self.probe_ids.shape or probe.shape[0] != rows):  # type: ignore[union-attr]
+                raise UsageError(f"probe_ids and probe_mask must both be ({rows}, L)")
         if self.row_keys is None:
             object.__setattr__(self, "row_keys", torch.arange(rows, device=self.completion_ids.device))
 

@@ -20,7 +20,7 @@ from trl import GRPOConfig, GRPOTrainer
 from tokencredit.credit import Options, TokenCredit, assign, get_strategy
 from tokencredit.credit.keys import keyed_generator
 from tokencredit.errors import UsageError
-from tokencredit.grounding import PROBE, ground
+from tokencredit.grounding import PROBE, ground, probe_tokens
 from tokencredit.policy import TOKEN_BUDGET, Policy
 from tokencredit.report.records import append_record
 from tokencredit.report.token_record import token_record
@@ -51,7 +51,10 @@ class OARConfig(GRPOConfig):
         "Outcome: last, answer_mean, answer_joint, answer_kl. Default: the strategy's published one.",
     )
     credit_counterfactual: str = _option("counterfactual", "OAR-P replaces a token by: pad, alternative.")
-    credit_gradient: str = _option("gradient", "OAR-G's objective: noise (published), labels (no noise).")
+    credit_gradient: str | None = _option(
+        "gradient",
+        "OAR-G's objective: noise (published), labels (no noise). Default: noise, in half precision labels.",
+    )
     credit_saliency: str = _option("saliency", "OAR-G's reduction: product (gradient x embedding), norm.")
     credit_noise_std: float = _option("noise_std", "Standard deviation of OAR-G's embedding noise.")
     credit_draws: int = _option("draws", "Noise draws of OAR-G, averaged.")
@@ -97,6 +100,9 @@ class OARConfig(GRPOConfig):
             raise UsageError(
                 f"credit_no_answer must be one of {', '.join(NO_ANSWER)}, not {self.credit_no_answer!r}"
             )
+        for name in ("credit_probe", "credit_marker"):
+            if getattr(self, name) == "":
+                raise UsageError(f"{name} must not be empty")
         if self.credit_token_budget < 1:
             raise UsageError(f"credit_token_budget must be at least 1, not {self.credit_token_budget}")
         if self.credit_records < 0:
@@ -141,11 +147,21 @@ class OARTrainer(GRPOTrainer):
         bound.pop("self")
         super().__init__(**bound)
         self.strategy = get_strategy(self.args.credit)
-        if self.args.credit != "uniform" and hasattr(self.processing_class, "image_processor"):
+        self._multimodal = hasattr(self.processing_class, "image_processor")
+        if self.args.credit != "uniform" and self._multimodal:
             raise UsageError(
                 f"credit={self.args.credit} does not support multimodal models; use credit=uniform"
             )
-        self._policy = Policy(self.accelerator.unwrap_model(self.model), self.args.credit_token_budget)
+        self._probes = self.args.credit_no_answer == "probe" or self.args.credit_probe_always
+        if self._probes:
+            probe_tokens(self._tokenizer, self.args.credit_probe)
+        if self.args.credit != "uniform" or self.args.credit_records:
+            _check_whole_model(self.accelerator)
+        self._policy = Policy(
+            self.accelerator.unwrap_model(self.model),
+            self.args.credit_token_budget,
+            half_precision=True if self.args.bf16 or self.args.fp16 else None,
+        )
         self._credit_seconds = 0.0
         self.add_callback(_StepClock(self))
 
@@ -188,7 +204,7 @@ class OARTrainer(GRPOTrainer):
             output["completion_ids"],
             output["completion_mask"].bool(),
             marker=self.args.credit_marker,
-            probe=self.args.credit_probe if self.args.credit_no_answer == "probe" else None,
+            probe=self.args.credit_probe if self._probes else None,
             probe_always=self.args.credit_probe_always,
             credited_mask=output.get("tool_mask"),
             advantages=output["advantages"],
@@ -228,9 +244,17 @@ class OARTrainer(GRPOTrainer):
             self._metrics["train"][name].append(value)
 
     def _records_due(self) -> bool:
-        step = self.state.global_step + 1
-        logged = self.args.logging_steps >= 1 and step % int(self.args.logging_steps) == 0
-        return self.args.credit_records > 0 and self.accelerator.is_main_process and (logged or step == 1)
+        """At the first step, and where a logged step is among those that this generation serves."""
+        if not self.args.credit_records or not self.accelerator.is_main_process or self._multimodal:
+            return False
+        done = self.state.global_step
+        served = (
+            (self.args.steps_per_generation or 1)
+            * self.num_iterations
+            // self.args.gradient_accumulation_steps
+        )
+        every = max(1, int(self.state.logging_steps or 1))
+        return done == 0 or (done + max(1, served)) // every > done // every
 
     def _record(
         self,
@@ -243,7 +267,11 @@ class OARTrainer(GRPOTrainer):
         assert spans is not None and rollouts.advantages is not None
         rows = rollouts.shape[0]
         generator = keyed_generator(self.args.seed, self._generation_key(), 0, -1)
-        chosen = torch.randperm(rows, generator=generator)[: self.args.credit_records].sort().values
+        drawn = torch.randperm(rows, generator=generator)
+        written = drawn[
+            rollouts.completion_mask.any(dim=1).cpu()[drawn]
+        ]  # a truncated row may have been masked out
+        chosen = written[: self.args.credit_records].sort().values
         sample = rollouts.select(chosen)
         logps = self._policy.token_logps(sample)
         rewards = self._logged_rewards(rows)
@@ -293,6 +321,19 @@ class _StepClock(TrainerCallback):
     ) -> None:
         share = self.trainer._credit_seconds / (time.perf_counter() - self.started)
         self.trainer._metrics["train"]["credit/share_of_step"].append(share)
+
+
+def _check_whole_model(accelerator: Any) -> None:
+    """Ranks make as many passes as their rows ask for, which a model in pieces would wait for."""
+    from accelerate.utils import DistributedType
+
+    kind = accelerator.distributed_type
+    plugin = getattr(accelerator.state, "deepspeed_plugin", None)
+    if kind == DistributedType.FSDP or (plugin is not None and plugin.zero_stage == 3):
+        raise UsageError(
+            "token credit does not work yet with a model that FSDP or ZeRO-3 shards over ranks; use DDP or ZeRO-2, "
+            "or credit=uniform with credit_records=0"
+        )
 
 
 def _check_rewards(reward_funcs: Any) -> None:

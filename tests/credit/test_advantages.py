@@ -76,6 +76,16 @@ def test_groups_in_any_order():
     assert close(found, [0.5, 1.5, -0.5, -1.5])
 
 
+def test_lists_are_taken_in_float64():
+    # 16777217 is no float32: the difference of 1 would be lost.
+    assert close(group_advantages([16777217.0, 16777216.0], 2, scale="none"), [0.5, -0.5])
+
+
+def test_infinite_rewards_are_refused():
+    with pytest.raises(UsageError, match="reward 1 is infinite"):
+        group_advantages([0.0, float("inf")], 2)
+
+
 def test_a_group_of_one():
     with pytest.raises(UsageError, match="at least 2 generations"):
         group_advantages([1.0, 0.0], 1)

@@ -65,6 +65,12 @@ def test_impossible_tokens_are_no_nan():
     assert divergence(clean, changed, "last").tolist() == [0.0]
 
 
+def test_impossible_tokens_at_masked_positions_are_no_nan():
+    clean = outcome([0.0, 1.0, 1.0], padding=1)
+    clean.logits[0, 1, 0] = -float("inf")
+    assert divergence(clean, clean, "answer_mean").tolist() == [0.0]
+
+
 def test_small_kl_is_right_in_float32():
     """KL of about 1e-9 nats over 50,000 tokens: float32 arithmetic would give noise of 1e-7."""
     torch.manual_seed(0)

@@ -166,6 +166,18 @@ def test_rows_without_use_cost_nothing(model):
     assert len(seen) == 1
 
 
+def test_half_precision_takes_labels():
+    """In bfloat16 the default is the labels form, near its float32 result where noise is far from it."""
+    rollouts = ragged()
+    model = llama(torch.bfloat16)
+    exact = token_importance(llama(torch.float32), rollouts, "oar-g", gradient="labels")
+    found = token_importance(model, rollouts, "oar-g")
+    assert torch.equal(found, token_importance(model, rollouts, "oar-g", gradient="labels"))
+    assert not torch.equal(found, token_importance(model, rollouts, "oar-g", gradient="noise"))
+    largest = exact.max(dim=1).values
+    assert ((found - exact).abs().max(dim=1).values <= 0.1 * largest).all()
+
+
 def test_bias_reaches_every_row(model):
     rollouts = dataclasses.replace(ragged(), advantages=torch.zeros(7, dtype=torch.float64))
     found = token_advantages(model, rollouts, "bias", bias=0.25)
@@ -216,6 +228,9 @@ def test_unknown_names_are_listed(model):
         token_weights(model, ragged(), quantile=0.1)
     with pytest.raises(UsageError, match="q must lie in"):
         token_weights(model, ragged(), q=1.5)
+    for value in (float("inf"), float("nan")):
+        with pytest.raises(UsageError, match="beta must be a finite number"):
+            token_weights(model, ragged(), beta=value)
     with pytest.raises(UsageError, match="outcome must be one of last"):
         token_weights(model, ragged(), outcome="first")
 
@@ -234,7 +249,24 @@ def test_other_packages_add_strategies(monkeypatch):
         def load(self):
             return mine
 
-    monkeypatch.setattr("tokencredit.credit.entry_points", lambda group: [Entry()])
+    class Broken(Entry):
+        name = "broken"
+
+        def load(self):
+            raise ImportError("no module named gone")
+
+    class Bare(Entry):
+        name = "bare"
+
+        def load(self):
+            return mine.function
+
+    entries = [Entry(), Broken(), Bare()]
+    monkeypatch.setattr("tokencredit.credit.entry_points", lambda group: entries)
     assert get_strategy("mine") is mine
-    with pytest.raises(UsageError, match="bias, mine"):
+    with pytest.raises(UsageError, match="'broken' of another package does not load: no module named gone"):
+        get_strategy("broken")
+    with pytest.raises(UsageError, match=r"'bare' of another package is no tokencredit\.Strategy"):
+        get_strategy("bare")
+    with pytest.raises(UsageError, match="bias, mine, broken, bare"):
         get_strategy("yours")

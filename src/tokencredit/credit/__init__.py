@@ -59,7 +59,15 @@ def get_strategy(name: str) -> Strategy:
         return STRATEGIES[name]
     others = {entry.name: entry for entry in entry_points(group="tokencredit.strategies")}
     if name in others:
-        return others[name].load()
+        try:
+            strategy = others[name].load()
+        except (ImportError, AttributeError) as error:
+            raise UsageError(
+                f"the credit strategy {name!r} of another package does not load: {error}"
+            ) from error
+        if not isinstance(strategy, Strategy):
+            raise UsageError(f"the credit strategy {name!r} of another package is no tokencredit.Strategy")
+        return strategy
     raise UsageError(f"unknown credit strategy {name!r}; use one of {', '.join([*STRATEGIES, *others])}")
 
 

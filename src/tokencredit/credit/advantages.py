@@ -35,13 +35,19 @@ def group_advantages(
         (B,) float64. A group (with `batch`, a group too) whose rewards are all equal gets exactly 0.
 
     Raises:
-        UsageError: unknown scale, groups that don't divide the batch, or a group of one in training.
+        UsageError: unknown scale, groups that don't divide the batch, an infinite reward, or a group of one in
+            training.
     """
     if scale not in SCALES:
         raise UsageError(f"scale must be one of {', '.join(SCALES)}, not {scale!r}")
     if not isinstance(rewards, Tensor):
-        rewards = torch.tensor([float("nan") if reward is None else reward for reward in rewards])
+        judged_or_nan = [float("nan") if reward is None else reward for reward in rewards]
+        rewards = torch.tensor(judged_or_nan, dtype=torch.float64)
     values = rewards.to(torch.float64)
+    if values.isinf().any():
+        raise UsageError(
+            f"reward {int(values.isinf().nonzero()[0])} is infinite; give a finite number or None"
+        )
     labels = _group_labels(groups, values)
     judged = ~values.isnan()
     advantages = torch.zeros_like(values)

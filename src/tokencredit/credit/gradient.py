@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 def oar_g(policy: Policy, rollouts: Rollouts, options: Options) -> Credit:
     """I_t = |sum_h dJ/de_{t,h} e_{t,h}|, with e the token's input embedding.
 
-    gradient = `noise` (published): J = D(clean, noisy), the embeddings of the reasoning tokens shifted by Gaussian
-    noise, because the gradient of D vanishes at the clean embeddings; averaged over draws.
+    gradient = `noise` (published, the default but in half precision): J = D(clean, noisy), the embeddings of the
+    reasoning tokens shifted by Gaussian noise, because the gradient of D vanishes at the clean embeddings; averaged
+    over draws.
     gradient = `labels`: no noise and one forward. J_j = p0(y_j) log p(y_j) for the top labels y_j of the outcome
     p0, or log p(y_j) / n for n labels drawn from p0; importances are summed over labels. Where the outcome has several
     positions, each position has its own j-th label and J_j sums over them; for `answer_joint` the label is the answer.
@@ -35,7 +36,7 @@ def oar_g(policy: Policy, rollouts: Rollouts, options: Options) -> Credit:
     for batch in policy.batches(rollouts, mode):
         row_keys = keys[batch.rows].tolist()
         total = torch.zeros_like(batch.ids, dtype=policy.dtype)
-        if options.gradient == "noise":
+        if (options.gradient or ("labels" if policy.half_precision else "noise")) == "noise":
             clean = policy.outcome(batch)
             for draw in range(options.draws):
                 noise = _noise(batch, policy, row_keys, draw, options)

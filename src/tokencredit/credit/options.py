@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tokencredit.errors import UsageError
@@ -22,7 +23,8 @@ class Options:
         outcome: one of OUTCOMES; None is the strategy's published default.
         counterfactual: what replaces a token in OAR-P, one of COUNTERFACTUALS.
         pad_token_id: the id that the `pad` counterfactual puts in.
-        gradient: how OAR-G gets its objective: `noise` (published) or `labels` (no noise, one forward).
+        gradient: how OAR-G gets its objective: `noise` (published) or `labels` (no noise, one forward). None is
+            `noise`, but `labels` in half precision, where rounding drowns the noise.
         saliency: how OAR-G reduces a gradient to a number: `product` with the embedding (published) or `norm`.
         noise_std: standard deviation of the embedding noise.
         draws: number of noise draws, averaged.
@@ -36,7 +38,7 @@ class Options:
     outcome: str | None = None
     counterfactual: str = "pad"
     pad_token_id: int = 0
-    gradient: str = "noise"
+    gradient: str | None = None
     saliency: str = "product"
     noise_std: float = 1e-3
     draws: int = 1
@@ -55,7 +57,7 @@ class Options:
         choices = {
             "outcome": (None, *OUTCOMES),
             "counterfactual": COUNTERFACTUALS,
-            "gradient": GRADIENTS,
+            "gradient": (None, *GRADIENTS),
             "saliency": SALIENCIES,
             "labels_from": LABELS_FROM,
             "threshold": THRESHOLDS,
@@ -65,6 +67,9 @@ class Options:
             if value not in allowed:
                 names = ", ".join(str(choice) for choice in allowed if choice is not None)
                 raise UsageError(f"{name} must be one of {names}, not {value!r}")
+        for name in ("q", "floor", "beta", "noise_std", "bias"):
+            if not math.isfinite(getattr(self, name)):
+                raise UsageError(f"{name} must be a finite number, not {getattr(self, name)}")
         for name in ("q", "floor"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name} must lie in [0, 1], not {getattr(self, name)}")

@@ -51,7 +51,8 @@ def log_distribution(outcome: Outcome, mode: str) -> tuple[Tensor, Tensor]:
         logits, mask = logits[:, :1], mask[:, :1]
     elif mode == "answer_mean":
         # The mean of the logits, not of the probabilities: a geometric mean of the distributions.
-        logits = (logits * mask[..., None]).sum(1, keepdim=True) / mask.sum(1)[:, None, None]
+        counted = torch.where(outcome.mask[..., None], logits, 0.0)
+        logits = counted.sum(1, keepdim=True) / mask.sum(1)[:, None, None]
         mask = mask[:, :1]
     elif mode == "answer_joint":
         mask = mask / mask.sum(1, keepdim=True)
