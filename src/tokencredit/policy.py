@@ -256,10 +256,17 @@ class Policy:
         limit = max(1, LOGIT_BUDGET // (reads * self._vocabulary()))
         return limit if self.max_rows is None else min(limit, self.max_rows)
 
+    @property
+    def pad_token_id(self) -> int:
+        """The model's pad token, 0 if it names none."""
+        return getattr(self._text_config(), "pad_token_id", None) or 0
+
     def _vocabulary(self) -> int:
+        return getattr(self._text_config(), "vocab_size", None) or 1
+
+    def _text_config(self) -> Any:
         config: Any = getattr(self.model, "config", None)
-        text = config.get_text_config() if hasattr(config, "get_text_config") else config
-        return getattr(text, "vocab_size", None) or 1
+        return config.get_text_config() if hasattr(config, "get_text_config") else config
 
     def _lay_out(
         self, rollouts: Rollouts, rows: list[int], build: Callable[[Rollouts, int], RowPlan]

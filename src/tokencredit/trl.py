@@ -108,7 +108,7 @@ class OARConfig(GRPOConfig):
         if self.credit_records < 0:
             raise UsageError(f"credit_records must not be negative, but is {self.credit_records}")
 
-    def credit_options(self, step: int, pad_token_id: int = 0) -> Options:
+    def credit_options(self, step: int, pad_token_id: int | None = None) -> Options:
         """The strategies' options for one generation step.
 
         Raises:

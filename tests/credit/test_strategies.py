@@ -178,6 +178,23 @@ def test_half_precision_takes_labels():
     assert ((found - exact).abs().max(dim=1).values <= 0.1 * largest).all()
 
 
+def test_the_pad_counterfactual_is_the_models_own():
+    model = llama()
+    model.config.pad_token_id = 5
+    rollouts = ragged()
+    found = token_importance(model, rollouts, "oar-p")
+    assert torch.equal(found, token_importance(model, rollouts, "oar-p", pad_token_id=5))
+    assert not torch.equal(found, token_importance(model, rollouts, "oar-p", pad_token_id=0))
+    model.config.pad_token_id = None
+    found = token_importance(model, rollouts, "oar-p")
+    assert torch.equal(found, token_importance(model, rollouts, "oar-p", pad_token_id=0))
+
+
+def test_no_noise_is_refused_where_noise_is_all_there_is(model):
+    with pytest.raises(UsageError, match="noise_std is 0"):
+        token_importance(model, ragged(), "oar-g", noise_std=0.0)
+
+
 def test_bias_reaches_every_row(model):
     rollouts = dataclasses.replace(ragged(), advantages=torch.zeros(7, dtype=torch.float64))
     found = token_advantages(model, rollouts, "bias", bias=0.25)

@@ -12,6 +12,7 @@ from tokencredit.credit.base import Credit
 from tokencredit.credit.keys import keyed_generator
 from tokencredit.credit.options import Options
 from tokencredit.credit.outcome import Outcome, answer_log_prob, divergence, log_distribution
+from tokencredit.errors import UsageError
 
 if TYPE_CHECKING:
     from tokencredit.policy import Batch, Policy
@@ -30,18 +31,21 @@ def oar_g(policy: Policy, rollouts: Rollouts, options: Options) -> Credit:
     saliency = `norm` takes the gradient's norm in place of its product with the embedding.
     """
     mode = options.outcome or "answer_mean"
+    noisy = (options.gradient or ("labels" if policy.half_precision else "noise")) == "noise"
+    if noisy and mode != "answer_joint" and options.noise_std == 0:
+        raise UsageError("noise_std is 0, but without noise the gradient of a KL is 0; use gradient='labels'")
     importance = torch.zeros(rollouts.shape, dtype=policy.dtype, device=rollouts.completion_ids.device)
     keys = rollouts.row_keys
     assert keys is not None
     for batch in policy.batches(rollouts, mode):
         row_keys = keys[batch.rows].tolist()
         total = torch.zeros_like(batch.ids, dtype=policy.dtype)
-        if (options.gradient or ("labels" if policy.half_precision else "noise")) == "noise":
+        if noisy:
             clean = policy.outcome(batch)
             for draw in range(options.draws):
                 noise = _noise(batch, policy, row_keys, draw, options)
-                noisy, embeddings = policy.differentiable_outcome(batch, noise)
-                objective = divergence(clean, noisy, mode) / options.draws
+                shifted, embeddings = policy.differentiable_outcome(batch, noise)
+                objective = divergence(clean, shifted, mode) / options.draws
                 total += _saliency(objective, embeddings, options, keep_graph=False)
         else:
             outcome, embeddings = policy.differentiable_outcome(batch)

@@ -22,7 +22,7 @@ class Options:
     Attributes:
         outcome: one of OUTCOMES; None is the strategy's published default.
         counterfactual: what replaces a token in OAR-P, one of COUNTERFACTUALS.
-        pad_token_id: the id that the `pad` counterfactual puts in.
+        pad_token_id: the id that the `pad` counterfactual puts in; None is the model's own, 0 if it has none.
         gradient: how OAR-G gets its objective: `noise` (published) or `labels` (no noise, one forward). None is
             `noise`, but `labels` in half precision, where rounding drowns the noise.
         saliency: how OAR-G reduces a gradient to a number: `product` with the embedding (published) or `norm`.
@@ -37,7 +37,7 @@ class Options:
 
     outcome: str | None = None
     counterfactual: str = "pad"
-    pad_token_id: int = 0
+    pad_token_id: int | None = None
     gradient: str | None = None
     saliency: str = "product"
     noise_std: float = 1e-3

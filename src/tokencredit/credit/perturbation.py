@@ -36,7 +36,8 @@ def oar_p(policy: Policy, rollouts: Rollouts, options: Options) -> Credit:
 def _counterfactuals(policy: Policy, rollouts: Rollouts, options: Options) -> Tensor:
     """(B, T) what each token would be replaced by."""
     if options.counterfactual == "pad":
-        return torch.full_like(rollouts.completion_ids, options.pad_token_id)
+        pad = policy.pad_token_id if options.pad_token_id is None else options.pad_token_id
+        return torch.full_like(rollouts.completion_ids, pad)
     return policy.per_token(rollouts, _most_probable_other)
 
 

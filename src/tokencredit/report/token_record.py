@@ -45,7 +45,7 @@ def token_record(
     prompt = rollouts.prompt_ids[index][rollouts.prompt_mask[index]].tolist()
     return {
         "prompt": tokenizer.decode(prompt, skip_special_tokens=False),
-        "tokens": [text[start:end] for start, end in offsets],
+        "tokens": _pieces(text, offsets),
         "importance": importance,
         "weights": weights,
         "advantages": advantages,
@@ -55,3 +55,12 @@ def token_record(
         "answer": None if spans.answer is None else list(spans.answer),
         "rule": spans.rule,
     }
+
+
+def _pieces(text: str, offsets: list[tuple[int, int]]) -> list[str]:
+    """Each token's own text. A character that several tokens share is the first one's, so that the pieces join."""
+    pieces, done = [], 0
+    for start, end in offsets:
+        pieces.append(text[max(start, done) : end])
+        done = max(done, end)
+    return pieces
