@@ -24,6 +24,7 @@ from tokencredit.answers import (
     verify,
     worker,
 )
+from tokencredit.answers.verdicts import accuracy_reward_for
 
 TOWER = "So it equals \\boxed{9^{9^{9^{9}}}}."
 

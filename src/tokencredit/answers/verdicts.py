@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from tokencredit.answers.equality import NAMED, clean, judge, number, parts, wit
 from tokencredit.answers.extraction import extract, opens_thinking
 from tokencredit.answers.worker import WORKER, UnjudgedError
 
-__all__ = ["Verdict", "accuracy_reward", "check_gold", "verify"]
+__all__ = ["Verdict", "accuracy_reward", "accuracy_reward_for", "check_gold", "verify"]
 
 LENGTH_LIMIT = 10_000  # characters of an answer that are still worth parsing
 
@@ -71,15 +71,36 @@ def accuracy_reward(completions: Sequence[Any], answer: Sequence[Any], **kwargs:
     """A reward function for TRL: 1.0 for a right answer, 0.0 for a wrong one or none, None without a gold.
 
     `completions` are strings or chat messages (the last assistant message counts); `answer` is the data set's
-    column of golds. Plain prompts that end in an open think block are taken into account.
+    column of golds. Plain prompts that end in an open think block are taken into account; for chat messages see
+    `accuracy_reward_for`.
     """
-    prompts = kwargs.get("prompts") or [""] * len(completions)
+    return _rewards(completions, answer, kwargs.get("prompts"), False)
+
+
+def accuracy_reward_for(thinking: bool) -> Callable[..., list[float | None]]:
+    """`accuracy_reward` for a chat template whose generation prompt opens a think block (`thinking`) or does not.
+
+    Prompts of chat messages do not show what the template puts after them; plain prompts speak for themselves.
+    """
+
+    def accuracy_reward(
+        completions: Sequence[Any], answer: Sequence[Any], **kwargs: Any
+    ) -> list[float | None]:
+        return _rewards(completions, answer, kwargs.get("prompts"), thinking)
+
+    return accuracy_reward
+
+
+def _rewards(
+    completions: Sequence[Any], answer: Sequence[Any], prompts: Sequence[Any] | None, by_template: bool
+) -> list[float | None]:
     rewards: list[float | None] = []
+    prompts = prompts or [None] * len(completions)
     for prompt, completion, gold in zip(prompts, completions, answer, strict=True):
         if gold is None or check_gold(str(gold)) is not None:
             rewards.append(None)
             continue
-        thinking = isinstance(prompt, str) and opens_thinking(prompt)
+        thinking = opens_thinking(prompt) if isinstance(prompt, str) else by_template
         rewards.append(float(verify(_content(completion), str(gold), thinking=thinking).verdict == "right"))
     return rewards
 

@@ -105,7 +105,7 @@ def _given_checkpoint(config: Any) -> Path | None:
 def _build_trainer(arguments: Any, directory: Path) -> Any:
     """The trainer, with everything it needs loaded and checked; a failure leaves no new directory behind."""
     from tokencredit.cli.models import load_model
-    from tokencredit.cli.training_data import build_dataset, load_rows, reward_functions
+    from tokencredit.cli.training_data import build_dataset, default_reward, load_rows, reward_functions
     from tokencredit.policy import Policy
 
     run, config, model_arguments = arguments.run, arguments.training, arguments.model
@@ -127,7 +127,7 @@ def _build_trainer(arguments: Any, directory: Path) -> Any:
             arguments,
             model=model,
             processing_class=tokenizer,
-            reward_funcs=rewards,
+            reward_funcs=rewards or [default_reward(arguments, tokenizer)],
             train_dataset=build_dataset(rows, arguments, tokenizer),
             eval_dataset=build_dataset(held_out, arguments, tokenizer) if evaluates else None,
         )

@@ -21,7 +21,7 @@ TASK_PROBLEMS = 8192
 
 
 def reward_functions(arguments: TrainArguments) -> list[Any]:
-    """The rewards that were asked for, as TRL takes them; by default whether the answer is right.
+    """The rewards that were asked for, as TRL takes them; none for the default, see `default_reward`.
 
     Raises:
         UsageError: a reward function that cannot be found.
@@ -29,13 +29,28 @@ def reward_functions(arguments: TrainArguments) -> list[Any]:
     run = arguments.run
     rewards: list[Any] = [run.reward_model_name_or_path] if run.reward_model_name_or_path else []
     rewards += [_reward_function(name) for name in run.reward_funcs or []]
-    if rewards:
-        return rewards
-    if run.task:
-        return [get_task(run.task).reward]
-    from tokencredit.answers import accuracy_reward
+    return rewards
 
-    return [accuracy_reward]
+
+def default_reward(arguments: TrainArguments, tokenizer: Any) -> Any:
+    """Whether the answer is right, by the task's rules or by ours; text in an unfinished think block is no answer."""
+    if arguments.run.task:
+        return get_task(arguments.run.task).reward
+    from tokencredit.answers import opens_thinking
+    from tokencredit.answers.verdicts import accuracy_reward_for
+
+    # With a response template TRL takes the thinking out of a completion before it is rewarded.
+    parsed = any(getattr(tokenizer, f"response_{kind}", None) for kind in ("template", "schema"))
+    if parsed or not tokenizer.chat_template:
+        return accuracy_reward_for(False)
+    settings: Any = arguments.training.chat_template_kwargs or {}
+    begun = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "?"}],
+        add_generation_prompt=True,
+        tokenize=False,
+        **settings,
+    )
+    return accuracy_reward_for(opens_thinking(begun))
 
 
 def _reward_function(name: str) -> Any:

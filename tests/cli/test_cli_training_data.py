@@ -1,0 +1,53 @@
+"""What a run is rewarded for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tokencredit.cli.arguments import parse_arguments
+from tokencredit.cli.training_data import default_reward
+from tokencredit.tasks import get_task
+
+TEMPLATE = (
+    "{{ messages[0]['content'] }}{% if add_generation_prompt and thinks is not false %}\n<think>\n{% endif %}"
+)
+PROMPT = [{"role": "user", "content": "2 + 3 = ?"}]
+UNFINISHED = "2 + 3 is \\boxed{5} let me check"
+DATA = ("--dataset", "rows.jsonl", "--model_name_or_path", "m")
+
+
+@pytest.fixture
+def tokenizer():
+    _, tokenizer = get_task("query").load_policy()
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def rewarded(tokenizer, text: str, *flags: str) -> float | None:
+    reward = default_reward(parse_arguments([*DATA, *flags]), tokenizer)
+    assert reward.__name__ == "accuracy_reward"
+    (value,) = reward([[{"role": "assistant", "content": text}]], ["5"], prompts=[PROMPT])
+    return value
+
+
+def test_an_answer_in_an_unfinished_think_block_earns_nothing(tokenizer):
+    """The template opens the block, so that neither the prompt's messages nor the completion show it."""
+    assert rewarded(tokenizer, UNFINISHED) == 0.0
+    assert rewarded(tokenizer, UNFINISHED + "</think> \\boxed{5}") == 1.0
+
+
+def test_templates_that_open_no_think_block(tokenizer):
+    assert rewarded(tokenizer, UNFINISHED, "--chat_template_kwargs", '{"thinks": false}') == 1.0
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    assert rewarded(tokenizer, UNFINISHED) == 1.0
+    tokenizer.chat_template = None
+    assert rewarded(tokenizer, UNFINISHED) == 1.0
+
+
+def test_completions_whose_thinking_is_already_taken_out(tokenizer):
+    tokenizer.response_template = {"fields": {}}
+    assert rewarded(tokenizer, "\\boxed{5}") == 1.0
+
+
+def test_a_task_has_its_own_reward(tokenizer):
+    assert default_reward(parse_arguments(["--task", "query"]), tokenizer) is get_task("query").reward
