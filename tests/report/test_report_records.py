@@ -13,6 +13,7 @@ from tokencredit.report import (
     append_record,
     drop_after,
     load_run,
+    render_run,
     share_by_role,
     write_atomic,
 )
@@ -148,6 +149,17 @@ def test_a_task_adds_what_it_knows_of_each_token(tmp_path, make_record, make_run
     assert record["on_path"] == [False] * 4 + [True, False, True]
     assert record["right"] == [None] * 7
     assert annotate([record], "fake") == [record]  # what is there already is replaced
+
+
+def test_a_prompt_that_is_no_problem_of_the_task_has_no_truth(tmp_path, make_record, make_run):
+    """A tokenizer that adds a sign of its own: the run still reads back, and its other records keep their roles."""
+    record = make_record(TOKENS)
+    strange = record | {"prompt": "<s> " + record["prompt"]}
+    run = load_run(make_run(tmp_path / "run", [record, strange], task="query"))
+    assert run.records[0]["roles"][-1] == "answer"
+    assert run.records[1] == strange
+    assert share_by_role(run.records)
+    assert "<html" in render_run([run], tmp_path / "report.html").read_text()
 
 
 def test_share_by_role_by_hand():

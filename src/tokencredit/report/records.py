@@ -35,7 +35,7 @@ class Record(Truth):
     importance: list[float | None]  # None off the reasoning, and everywhere if the row was skipped
     weights: list[float]
     advantages: list[float]  # per token, what the loss sees
-    probability: list[float] | None  # of each token under the policy that sampled it
+    probability: list[float] | None  # of each token at temperature 1, whatever it was sampled at
     advantage: float  # the row's own
     reward: float | None
     reasoning: list[int]
@@ -163,6 +163,7 @@ def _span_problem(record: Mapping[str, Any], length: int) -> str | None:
 def annotate(records: Iterable[Record], task: str) -> list[Record]:
     """Return the records with the task's "roles", "on_path" and "right" of every token added.
 
+    A record whose prompt is not one of the task's (a tokenizer or a template that adds to it) stays as it is.
     Raises UsageError if there is no such task.
     """
     from tokencredit.tasks import get_task
@@ -170,7 +171,11 @@ def annotate(records: Iterable[Record], task: str) -> list[Record]:
     truth_of = get_task(task).annotate
     annotated = []
     for record in records:
-        truths = truth_of(record["prompt"], record["tokens"])
+        try:
+            truths = truth_of(record["prompt"], record["tokens"])
+        except UsageError:
+            annotated.append(record)
+            continue
         added = {
             "roles": [truth.role for truth in truths],
             "on_path": [truth.on_path for truth in truths],
