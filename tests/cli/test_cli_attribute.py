@@ -123,6 +123,27 @@ def test_chat_template_is_used_where_there_is_one(cli, model):
     assert records("a.json")[0]["prompt"] == PROMPT
 
 
+def test_a_prompt_that_is_no_problem_has_no_roles(cli):
+    given = ("--prompt", "7 + 5", "--completion", "so ans 2")
+    assert cli("attribute", "--model", "query", *given, "--json", "a.json").code == 0
+    assert "roles" not in records("a.json")[0]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [("file/a.json", "Not a directory"), ("folder", "it is a folder"), ("n" * 300, "File name too long")],
+)
+def test_nothing_is_written_where_one_target_cannot_be(cli, target, message):
+    Path("file").write_text("")
+    Path("folder").mkdir()
+    before = sorted(Path().iterdir())
+    for flags in (("--html", "a.html", "--json", target), ("--html", target, "--json", "a.json")):
+        outcome = cli("attribute", "--model", "query", *GIVEN, *flags)
+        assert outcome.code == 2
+        assert f"cannot write {target}: {message}" in outcome.error
+    assert sorted(Path().iterdir()) == before
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
+import tempfile
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,8 @@ def run(argv: list[str]) -> int:
     """Print the heat maps of the strategies that were asked for, and write them where that was asked."""
     arguments = _parse(argv)
     names = _strategy_names(arguments.credit)
+    for target in filter(None, (arguments.html, arguments.json)):
+        _check_target(Path(target))
     prepare_libraries()
     from tokencredit.cli.models import load_model
 
@@ -155,6 +158,17 @@ def _text(value: str | None, name: str) -> str | None:
     if value is not None and not value.strip():
         raise UsageError(f"the {name} is empty")
     return value
+
+
+def _check_target(path: Path) -> None:
+    """Refuses a file that cannot be written; leaves nothing behind."""
+    try:
+        if path.is_dir():
+            raise UsageError(f"cannot write {path}: it is a folder")
+        folder = next(folder for folder in path.absolute().parents if folder.exists())
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _strategy_names(text: str) -> list[str]:
