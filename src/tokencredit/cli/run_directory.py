@@ -105,7 +105,8 @@ def summarise(directory: Path, accuracy: dict[str, float], generations_per_step:
 
     Args:
         accuracy: "before" and "after", as far as they were measured.
-        generations_per_step: generation batches an optimiser step; at most 1.
+        generations_per_step: generation batches an optimiser step: below 1 where several steps train on one batch,
+            above 1 where one step accumulates the gradients of several.
     """
     run = load_run(directory)
     summary: dict[str, Any] = {"accuracy": accuracy} if accuracy else {}
