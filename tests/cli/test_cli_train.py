@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import SMALL, drop_pad, edit_json
+from cli_helpers import SMALL, announce_answers, drop_pad, edit_json
 
 from tokencredit.tasks import get_task
 
@@ -20,7 +20,22 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def data(rows: Path, model: Path, *flags: Any) -> tuple[Any, ...]:
-    return ("train", "--dataset", rows, "--model_name_or_path", model, *SMALL, "--max_steps", 2, *flags)
+    given = ("--dataset", rows, "--model_name_or_path", model, "--max_completion_length", 40)
+    return ("train", *given, "--prompt_template", "{problem}", *SMALL, "--max_steps", 2, *flags)
+
+
+def assert_trained(run: Path) -> None:
+    """Rewards told completions apart, some rows were credited, and the model moved."""
+    metrics = lines(run / "metrics.jsonl")
+    assert any(line["credit/skipped"] < 1 for line in metrics)
+    assert any(line["grad_norm"] > 0 for line in metrics)
+
+
+@pytest.fixture
+def model(model: Path) -> Path:
+    """The policy in a folder, whose answers the reward of a data set finds."""
+    announce_answers(model)
+    return model
 
 
 @pytest.fixture
@@ -68,7 +83,10 @@ def test_a_run_on_a_data_set(cli, rows, model):
     run = Path("runs/rows-oar-p")
     info = json.loads((run / "run.json").read_text())
     assert (info["task"], info["dataset"], info["model"]) == (None, str(rows), str(model))
-    assert "rewards/accuracy_reward/mean" in lines(run / "metrics.jsonl")[0]
+    assert_trained(run)
+    assert any(line["rewards/accuracy_reward/mean"] > 0 for line in lines(run / "metrics.jsonl"))
+    credited = [value for record in lines(run / "records.jsonl") for value in record["importance"] if value]
+    assert credited
 
 
 def test_resumed_runs_equal_those_that_went_through(cli):
@@ -79,9 +97,10 @@ def test_resumed_runs_equal_those_that_went_through(cli):
     for path in Path("cut/checkpoint-4").iterdir():
         path.unlink()  # what a kill while saving leaves
     assert cli(*flags, "--output_dir", "cut", "--resume").code == 0
+    assert_trained(Path("whole"))
     for name, keys in {
-        "metrics.jsonl": ("step", "loss", "reward"),
-        "records.jsonl": ("step", "tokens", "weights"),
+        "metrics.jsonl": ("step", "loss", "reward", "grad_norm", "credit/skipped"),
+        "records.jsonl": ("step", "tokens", "importance", "weights"),
     }.items():
         whole, cut = (
             [[line[key] for key in keys] for line in lines(Path(run, name))] for run in ("whole", "cut")
@@ -153,22 +172,24 @@ def test_resuming_what_cannot_be_resumed(cli):
 def test_prompts_are_chat_where_the_tokenizer_has_a_template(cli, rows, model):
     template = "{% for m in messages %}<unk> {{ m['content'] }} {% endfor %}"
     edit_json(model / "tokenizer_config.json", chat_template=template)
-    flags = ("--prompt_template", "ans {problem}", "--output_dir", "run")
+    flags = ("--prompt_template", "so {problem}", "--output_dir", "run")
     assert cli(*data(rows, model, *flags)).code == 0
-    assert lines(Path("run/records.jsonl"))[0]["prompt"].startswith("<unk> ans S1 ")
+    assert lines(Path("run/records.jsonl"))[0]["prompt"].startswith("<unk> so S1 ")
 
 
 def test_tokenizer_without_pad_trains(cli, rows, model):
     drop_pad(model)
-    assert cli(*data(rows, model)).code == 0
+    assert cli(*data(rows, model, "--output_dir", "run")).code == 0
+    assert_trained(Path("run"))
 
 
 def test_lora(cli, rows, model):
     pytest.importorskip("peft")
     flags = ("--use_peft", "--lora_r", 4, "--lora_target_modules", "q_proj", "v_proj", "--output_dir", "run")
     assert cli(*data(rows, model, *flags)).code == 0
+    assert_trained(Path("run"))
     assert Path("run/adapter_model.safetensors").is_file()
-    asked = cli("attribute", "--model", "run", "--prompt", "S1 7 + 5 ; ? S1", "--marker", "ans", "--no-chat")
+    asked = cli("attribute", "--model", "run", "--prompt", "S1 7 + 5 ; ? S1", "--no-chat")
     assert asked.code == 0
 
 
@@ -188,8 +209,8 @@ def refused(outcome: Any, message: str, directory: str = "run") -> None:
         ('{"problem": "a", "answer": "1", "completions": "x"}', "column 'completions'"),
         ('{"text": "a", "answer": "1"}', "needs one of problem, prompt, question, and has 'text', 'answer'"),
         (r'{"problem": "a", "answer": "\\frac{1}{"}', "--skip_unjudged leaves such rows out"),
-        ('{"problem": "a", "answer": "1"}', "has 1 problems, but one generation batch asks 2"),
-        ('{"prompt": [{"role": "user", "content": "a"}], "answer": "1"}\n' * 2, "no chat template"),
+        ('{"problem": "a", "answer": "1"}', "has 1 problems, but one generation batch asks 4"),
+        ('{"prompt": [{"role": "user", "content": "a"}], "answer": "1"}\n' * 4, "no chat template"),
     ],
 )
 def test_bad_data(cli, rows, model, content, message):
