@@ -120,7 +120,7 @@ def test_bad_files(config, text, message):
         (["--task", "query", "--config", "none.yaml"], "no config file none.yaml"),
         (["--task", "query", "--per_device_train_batch_size", "12"], "= 12 completions.* num_generations 8"),
         (["--task", "query", "--generation_batch_size", "100"], "generation_batch_size"),
-        (["--task", "query", "--num_generations", "1"], "at least 2 generations"),
+        (["--task", "query", "--num_generations", "1"], "num_generations must be at least 2"),
         (["--task", "query", "--eval_problems", "-1"], "must not be negative"),
         (["--task", "query", "--resume", "--overwrite"], "not both"),
         (["--task", "query", "--streaming"], "streaming is not supported"),
@@ -134,3 +134,23 @@ def test_bad_files(config, text, message):
 def test_bad_flags(flags, message):
     with pytest.raises(UsageError, match=message):
         parse_arguments(flags)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("temperature", "0", "temperature must be above 0"),
+        ("learning_rate", "-1", "learning_rate must be at least 0"),
+        ("per_device_train_batch_size", "0", "per_device_train_batch_size must be at least 1"),
+        ("gradient_accumulation_steps", "0", "gradient_accumulation_steps must be at least 1"),
+        ("num_generations", "0", "num_generations must be at least 2"),
+        ("num_generations", "1", "num_generations must be at least 2"),
+        ("max_steps", "-5", "max_steps must be at least 1, or -1"),
+        ("max_steps", "0", "max_steps must be at least 1, or -1"),
+        ("epsilon", "-1", "epsilon must be at least 0"),
+        ("save_steps", "0", "save_steps must be above 0"),
+    ],
+)
+def test_values_out_of_range(flag, value, message):
+    with pytest.raises(UsageError, match=message):
+        parse_arguments(["--task", "query", f"--{flag}", value])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tokencredit.cli.arguments import parse_arguments
-from tokencredit.cli.training_data import default_reward
+from tokencredit.cli.training_data import build_dataset, checked_lengths, default_reward
+from tokencredit.errors import UsageError
 from tokencredit.tasks import get_task
 
 TEMPLATE = (
@@ -51,3 +52,21 @@ def test_completions_whose_thinking_is_already_taken_out(tokenizer):
 
 def test_a_task_has_its_own_reward(tokenizer):
     assert default_reward(parse_arguments(["--task", "query"]), tokenizer) is get_task("query").reward
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, None])
+def test_prompts_must_leave_room_for_the_completion(template):
+    """The model reads 128 tokens; each word is one."""
+    model, tokenizer = get_task("query").load_policy()
+    tokenizer.chat_template = template
+    arguments = parse_arguments([*DATA, "--max_completion_length", "100", "--prompt_template", "{problem}"])
+    # The template's "<think>" is one token more.
+    fits = 28 if template is None else 27
+    short = [{"problem": "S1 " * fits, "answer": "1"}]
+    dataset = build_dataset(short, arguments, tokenizer)
+    assert checked_lengths(dataset, arguments, model, tokenizer) is dataset
+    long = build_dataset([*short, {"problem": "S1 " * (fits + 1), "answer": "1"}], arguments, tokenizer)
+    with pytest.raises(
+        UsageError, match=r"row 2 of rows\.jsonl has a prompt of 29 tokens.*reads 128 at most"
+    ):
+        checked_lengths(long, arguments, model, tokenizer)

@@ -116,7 +116,9 @@ def parse_arguments(argv: list[str]) -> TrainArguments:
     _check_source(first)
     # The first pass told which task and machine the lesser defaults are for; the file goes over them once more.
     parser.set_defaults_with_config(**{**_machine_defaults(first), **_source_defaults(first), **settings})
-    _check_batch(parser.parse_args(flags))
+    chosen = parser.parse_args(flags)
+    _check_ranges(chosen)
+    _check_batch(chosen)
     try:
         run, training, model, mixture = parser.parse_args_into_dataclasses(flags, look_for_args_file=False)
     except UsageError:
@@ -208,6 +210,38 @@ def _source_defaults(chosen: argparse.Namespace) -> dict[str, Any]:
         # bf16 would drown the small policy's credit in rounding.
         defaults |= {"bf16": False, "credit_marker": task.marker, "credit_probe": task.marker, **task.preset}
     return defaults
+
+
+# Least values of settings that TRL itself takes without a look and fails on later, or makes something else of.
+_LEAST = {
+    "per_device_train_batch_size": 1,
+    "gradient_accumulation_steps": 1,
+    "num_generations": 2,
+    "num_iterations": 1,
+    "max_completion_length": 1,
+    "learning_rate": 0,
+    "epsilon": 0,
+    "beta": 0,
+}
+
+
+def _check_ranges(chosen: argparse.Namespace) -> None:
+    for name, least in _LEAST.items():
+        value = getattr(chosen, name)
+        if value is not None and not value >= least:
+            raise UsageError(f"{name} must be at least {least}, not {value}")
+    if not chosen.temperature > 0:
+        raise UsageError(
+            f"temperature must be above 0, not {chosen.temperature}: a group needs different samples"
+        )
+    if chosen.max_steps != -1 and chosen.max_steps < 1:
+        raise UsageError(
+            f"max_steps must be at least 1, or -1 to go by num_train_epochs, not {chosen.max_steps}"
+        )
+    if chosen.save_strategy == "steps" and not chosen.save_steps > 0:
+        raise UsageError(
+            f"save_steps must be above 0, not {chosen.save_steps}; --save_strategy no saves nothing"
+        )
 
 
 def _check_batch(chosen: argparse.Namespace) -> None:

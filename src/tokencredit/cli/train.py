@@ -53,8 +53,16 @@ def train(arguments: Any) -> int:
     if writes:
         clear_run(directory) if checkpoint is None else rewind(directory, checkpoint)
         write_info(directory, info)
-    with stops:
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    try:
+        with stops:
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    except Exception as error:
+        if writes and not trainer.state.global_step:
+            clear_run(directory)  # nothing was trained that could be continued
+        if isinstance(error, ValueError):
+            print(file=sys.stderr)  # ends the line of the progress bar
+            raise UsageError(f"training stopped: {error}") from error
+        raise
     if not stops.stopped:
         trainer.save_model(str(directory))
         accuracy |= _measure(arguments, trainer, "after")
@@ -105,7 +113,13 @@ def _given_checkpoint(config: Any) -> Path | None:
 def _build_trainer(arguments: Any, directory: Path) -> Any:
     """The trainer, with everything it needs loaded and checked; a failure leaves no new directory behind."""
     from tokencredit.cli.models import load_model
-    from tokencredit.cli.training_data import build_dataset, default_reward, load_rows, reward_functions
+    from tokencredit.cli.training_data import (
+        build_dataset,
+        checked_lengths,
+        default_reward,
+        load_rows,
+        reward_functions,
+    )
     from tokencredit.policy import Policy
 
     run, config, model_arguments = arguments.run, arguments.training, arguments.model
@@ -128,7 +142,9 @@ def _build_trainer(arguments: Any, directory: Path) -> Any:
             model=model,
             processing_class=tokenizer,
             reward_funcs=rewards or [default_reward(arguments, tokenizer)],
-            train_dataset=build_dataset(rows, arguments, tokenizer),
+            train_dataset=checked_lengths(
+                build_dataset(rows, arguments, tokenizer), arguments, model, tokenizer
+            ),
             eval_dataset=build_dataset(held_out, arguments, tokenizer) if evaluates else None,
         )
     except OSError as error:

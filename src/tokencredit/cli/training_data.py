@@ -159,6 +159,39 @@ def build_dataset(rows: list[dict[str, Any]], arguments: TrainArguments, tokeniz
         raise UsageError(f"the columns of {arguments.source} have no common type: {error}") from error
 
 
+def checked_lengths(dataset: Dataset, arguments: TrainArguments, model: Any, tokenizer: Any) -> Dataset:
+    """The dataset as it is, once every prompt with its longest completion is known to fit the model's positions.
+
+    Raises:
+        UsageError: the first row that does not fit.
+    """
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if not most:
+        return dataset
+    longest = arguments.training.max_completion_length or 0
+    room = most - longest
+    settings: Any = arguments.training.chat_template_kwargs or {}
+    for number, prompt in enumerate(dataset["prompt"], start=1):
+        text = prompt if isinstance(prompt, str) else " ".join(str(message["content"]) for message in prompt)
+        # A token has a byte at least; a chat template adds some of its own.
+        if len(text.encode()) + (0 if isinstance(prompt, str) else 512) <= room:
+            continue
+        if isinstance(prompt, str):
+            count = len(tokenizer(prompt)["input_ids"])
+        else:
+            rendered = tokenizer.apply_chat_template(
+                prompt, add_generation_prompt=True, tokenize=False, **settings
+            )
+            count = len(tokenizer(rendered, add_special_tokens=False)["input_ids"])
+        if count > room:
+            raise UsageError(
+                f"row {number} of {arguments.source} has a prompt of {count} tokens, but the model reads {most} at "
+                f"most and max_completion_length takes {longest} of them; leave the row out or lower "
+                "max_completion_length"
+            )
+    return dataset
+
+
 def _prompt(row: dict[str, Any], run: RunArguments, has_chat: bool, own_rewards: bool) -> str | list[Any]:
     problem = row["problem"]
     if isinstance(problem, list):
