@@ -19,8 +19,8 @@ test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow -v
 
 check: $(STAMP)
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 
 $(STAMP): requirements.lock pyproject.toml
