@@ -6,6 +6,8 @@ import json
 import platform
 import re
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,53 @@ from tokencredit.report.records import METRICS, RECORDS, RUN
 
 REPORT = "report.html"
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+LOGS = (METRICS, RECORDS, REPORT, RUN)  # run.json last: a removal that was cut short can be taken up again
+MODEL_CARD = "README.md"
+SAVED = (
+    "model.safetensors",
+    "model-*-of-*.safetensors",
+    "model.safetensors.index.json",
+    "adapter_model.safetensors",
+    "adapter_config.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.jinja",
+    "additional_chat_templates/*.jinja",
+    "training_args.bin",
+    "completions/completions_*.parquet",
+)
+"""Patterns of what a run saves beside its logs, its checkpoints and the model card."""
+
 # A run can be continued with other logging or more steps, but not as another experiment.
 _IDENTITY = ("credit", "task", "dataset", "model", "seed")
+# Of some, the optimizer and scheduler in a checkpoint would keep the old values; the others change what is learned.
+_FIXED = (
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "warmup_ratio",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "optim",
+    "num_generations",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "steps_per_generation",
+    "num_iterations",
+    "loss_type",
+    "beta",
+)
+_FREE_CREDIT = ("credit_records", "credit_token_budget")
 
 
 def check_directory(
@@ -27,12 +74,14 @@ def check_directory(
 ) -> Path | None:
     """The checkpoint to continue from, None for a new run; changes nothing.
 
+    Args:
+        identity: what run.json would hold, see `write_info`.
+
     Raises:
         UsageError: the directory holds a run and neither flag is given, or there is nothing to resume, or what is
-            there is a run of something else.
+            there is a run of something else or with other settings.
     """
-    if directory.exists() and not directory.is_dir():
-        raise UsageError(f"output_dir {directory} is a file; name a folder")
+    check_folder(directory)
     if not resume:
         if (directory / RUN).exists() and not overwrite:
             raise UsageError(
@@ -43,14 +92,35 @@ def check_directory(
     checkpoint = last_checkpoint(directory)
     if checkpoint is None:
         raise UsageError(f"nothing to resume: {directory} has no complete checkpoint; start without --resume")
-    before = dict(load_run(directory).info) if (directory / RUN).exists() else {}
-    for name in _IDENTITY:
-        if name in before and before[name] != identity[name]:
-            raise UsageError(
-                f"cannot resume {directory}: its {name} was {before[name]}, not {identity[name]}; set it so or "
-                "give another --output_dir"
-            )
+    if (directory / RUN).exists():
+        _check_same(directory, load_run(directory).info, json.loads(_text(identity)))
     return checkpoint
+
+
+def check_folder(directory: Path) -> None:
+    """Raises UsageError where a file has the directory's name."""
+    if directory.exists() and not directory.is_dir():
+        raise UsageError(f"output_dir {directory} is a file; name a folder")
+
+
+def _check_same(directory: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuses to go on with a run as another experiment, or with settings that its checkpoint would override."""
+    fixed_now = dict(_fixed(now))
+    for name, value in _fixed(before):
+        if name in fixed_now and fixed_now[name] != value:
+            old, new = ("not set" if item is None else item for item in (value, fixed_now[name]))
+            raise UsageError(
+                f"cannot resume {directory}: its {name} was {old}, but is {new} now; set it as it was or give "
+                "another --output_dir"
+            )
+
+
+def _fixed(info: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What must be the same in a resumed run, of one run.json."""
+    training = info.get("settings", {}).get("training", {})
+    credit = (name for name in training if name.startswith("credit_") and name not in _FREE_CREDIT)
+    yield from ((name, info[name]) for name in _IDENTITY if name in info)
+    yield from ((name, training[name]) for name in (*_FIXED, *credit) if name in training)
 
 
 def last_checkpoint(directory: Path) -> Path | None:
@@ -71,12 +141,33 @@ def _trained_steps(checkpoint: Path) -> int | None:
 
 
 def clear_run(directory: Path) -> None:
-    """Remove what an earlier run left, and nothing else."""
-    for name in (RUN, METRICS, RECORDS, REPORT):
-        (directory / name).unlink(missing_ok=True)
+    """Remove what an earlier run left, and nothing else; a model only where run.json tells that it is a run's."""
+    if (directory / RUN).exists():
+        for path in [path for pattern in SAVED for path in directory.glob(pattern)]:
+            path.unlink()
+            if path.parent != directory:
+                with suppress(OSError):  # what else lies there stays
+                    path.parent.rmdir()
+        if _is_written_card(directory / MODEL_CARD):
+            (directory / MODEL_CARD).unlink()
     for path in directory.glob("checkpoint-*"):
         if _CHECKPOINT.fullmatch(path.name):
             shutil.rmtree(path)
+    clear_logs(directory)
+
+
+def clear_logs(directory: Path) -> None:
+    """Remove what a run leaves before its first step."""
+    for name in LOGS:
+        (directory / name).unlink(missing_ok=True)
+
+
+def _is_written_card(path: Path) -> bool:
+    """Whether the trainer or the adapter library wrote this README, rather than the user."""
+    if not path.is_file():
+        return False
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return text.startswith("---") and "library_name:" in text
 
 
 def rewind(directory: Path, checkpoint: Path) -> None:
@@ -90,8 +181,11 @@ def rewind(directory: Path, checkpoint: Path) -> None:
 
 def write_info(directory: Path, info: dict[str, Any]) -> None:
     """run.json, whole or not at all."""
-    text = json.dumps(plain_json(info), indent=2, default=str, allow_nan=False)
-    write_atomic(directory / RUN, text + "\n")
+    write_atomic(directory / RUN, _text(info) + "\n")
+
+
+def _text(info: Mapping[str, Any]) -> str:
+    return json.dumps(plain_json(info), indent=2, default=str, allow_nan=False)
 
 
 def versions() -> dict[str, str]:

@@ -12,21 +12,24 @@ from tokencredit.cli.libraries import prepare_libraries
 from tokencredit.errors import UsageError
 
 
-def run(argv: list[str]) -> int:
-    """Train as the arguments say; returns 0, or 130 where a signal stopped the training."""
+def run(argv: list[str], *, resumable: bool = True) -> int:
+    """Train as the arguments say; returns 0, or 130 where a signal stopped the training.
+
+    Without `resumable` a stopped run says nothing of --resume.
+    """
     prepare_libraries()
     from tokencredit.cli.arguments import build_parser, parse_arguments
 
     if "-h" in argv or "--help" in argv:
         build_parser().print_help()
         return 0
-    return train(parse_arguments(argv))
+    return train(parse_arguments(argv), resumable=resumable)
 
 
-def train(arguments: Any) -> int:
+def train(arguments: Any, *, resumable: bool = True) -> int:
     """Check everything, train, and leave the run directory as `docs/cli.md` describes it."""
     from tokencredit.cli.callbacks import MetricsFile, SafeStops
-    from tokencredit.cli.run_directory import check_directory, clear_run, rewind, write_info
+    from tokencredit.cli.run_directory import check_directory, clear_logs, clear_run, rewind, write_info
     from tokencredit.report.records import METRICS
 
     run, config = arguments.run, arguments.training
@@ -57,8 +60,8 @@ def train(arguments: Any) -> int:
         with stops:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except Exception as error:
-        if writes and not trainer.state.global_step:
-            clear_run(directory)  # nothing was trained that could be continued
+        if writes and checkpoint is None and not trainer.state.global_step:
+            clear_logs(directory)  # nothing was trained that could be continued
         if isinstance(error, ValueError):
             print(file=sys.stderr)  # ends the line of the progress bar
             raise UsageError(f"training stopped: {error}") from error
@@ -70,6 +73,8 @@ def train(arguments: Any) -> int:
         _conclude(
             directory, info, accuracy, config.gradient_accumulation_steps / generate_every, stops.stopped
         )
+    if stops.stopped and resumable and writes:
+        print(f"stopped; --resume continues from the last checkpoint in {directory}", file=sys.stderr)
     return INTERRUPTED if stops.stopped else 0
 
 
@@ -226,6 +231,4 @@ def _conclude(
     summary = summarise(directory, accuracy, generations_per_step)
     write_info(directory, {**info, "interrupted": stopped, "summary": summary})
     render_run([directory], directory / REPORT)
-    if stopped:
-        print(f"stopped; --resume continues from the last checkpoint in {directory}", file=sys.stderr)
     print(f"report: {directory / REPORT}", file=sys.stderr)
