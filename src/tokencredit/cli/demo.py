@@ -30,16 +30,47 @@ def run(argv: list[str]) -> int:
     get_task(arguments.task)
     if arguments.steps < 1 or arguments.problems < 1:
         raise UsageError("--steps and --problems must be at least 1")
-    from tokencredit.cli import train
-
     directory = Path(arguments.output_dir)
-    for credit in CREDITS:
-        print(f"\ntokencredit train --task {arguments.task} --credit {credit}", file=sys.stderr, flush=True)
-        code = train.run(_train_flags(arguments, credit, directory / credit))
-        if code:
-            return code
+    _clear(directory)
+    try:
+        code = _train(arguments, directory)
+    except KeyboardInterrupt:
+        _tell_interrupted()
+        raise
+    if code:
+        _tell_interrupted()
+        return code
     _conclude(arguments, directory)
     return 0
+
+
+def _clear(directory: Path) -> None:
+    """Remove an earlier demo whole, so that what an interrupted one leaves is all its own."""
+    from tokencredit.cli.run_directory import REPORT, check_folder, clear_run
+
+    folders = [directory / credit for credit in CREDITS]
+    for folder in (directory, *folders):
+        check_folder(folder)
+    for folder in filter(Path.is_dir, folders):
+        clear_run(folder)
+    if directory.is_dir():
+        (directory / REPORT).unlink(missing_ok=True)
+
+
+def _train(arguments: Any, directory: Path) -> int:
+    """One run after the other; the code of the first that did not go through, else 0."""
+    from tokencredit.cli import train
+
+    for credit in CREDITS:
+        print(f"\ntokencredit train --task {arguments.task} --credit {credit}", file=sys.stderr, flush=True)
+        code = train.run(_train_flags(arguments, credit, directory / credit), resumable=False)
+        if code:
+            return code
+    return 0
+
+
+def _tell_interrupted() -> None:
+    print("the demo was interrupted; running it again starts anew", file=sys.stderr, flush=True)
 
 
 def build_parser() -> OneLineParser:
@@ -81,11 +112,12 @@ def _train_flags(arguments: Any, credit: str, directory: Path) -> list[str]:
 def _conclude(arguments: Any, directory: Path) -> None:
     from rich.console import Console
 
+    from tokencredit.cli.run_directory import REPORT
     from tokencredit.report import load_run, render_run
 
     runs = [load_run(directory / credit) for credit in CREDITS]
     summaries: Summaries = {run.credit: dict(run.info["summary"]) for run in runs}
-    report = render_run(runs, directory / "report.html")
+    report = render_run(runs, directory / REPORT)
     console = Console()
     console.print(comparison_table(summaries, arguments.problems))
     console.print(role_table(summaries[CREDITS[0]]))
@@ -137,7 +169,7 @@ def role_table(summary: dict[str, Any]) -> Table:
     title = f"share of credit by token role, {CREDITS[0]} (uniform credit: the share of tokens)"
     table = Table(title=title, box=box.SIMPLE_HEAD)
     table.add_column("role")
-    for name in ("tokens", "importance", "credit", "mean weight"):
+    for name in ("tokens", "importance", "credit (after the gate)", "mean weight"):
         table.add_column(name, justify="right")
     for role, row in sorted(roles.items(), key=lambda item: -(item[1]["share"] or 0)):
         importance = "–" if row["share"] is None else f"{row['share']:.1%}"
