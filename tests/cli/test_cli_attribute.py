@@ -144,6 +144,24 @@ def test_nothing_is_written_where_one_target_cannot_be(cli, target, message):
     assert sorted(Path().iterdir()) == before
 
 
+@pytest.mark.parametrize("other", ["a.html", "./a.html", "link"])
+def test_one_file_for_both_is_refused(cli, other):
+    Path("link").symlink_to("a.html")
+    outcome = cli("attribute", "--model", "query", *GIVEN, "--html", "a.html", "--json", other)
+    assert outcome.code == 2
+    assert "--html and --json both name a.html; give each a file of its own" in outcome.error
+    assert not Path("a.html").exists()
+
+
+def test_a_completion_that_is_only_an_answer(cli):
+    flags = ("--prompt", PROMPT, "--completion", "ans 9", "--credit", "oar-g,uniform", "--json", "a.json")
+    outcome = cli("attribute", "--model", "query", *flags)
+    assert outcome.code == 0
+    assert outcome.out.count("nothing before the answer to attribute to") == 2
+    assert "top tokens" not in outcome.out
+    assert not any(any(record["importance"]) for record in records("a.json"))
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -38,8 +38,7 @@ def run(argv: list[str]) -> int:
     """Print the heat maps of the strategies that were asked for, and write them where that was asked."""
     arguments = _parse(argv)
     names = _strategy_names(arguments.credit)
-    for target in filter(None, (arguments.html, arguments.json)):
-        _check_target(Path(target))
+    _check_targets([Path(target) for target in (arguments.html, arguments.json) if target])
     prepare_libraries()
     from tokencredit.cli.models import load_model
 
@@ -158,6 +157,13 @@ def _text(value: str | None, name: str) -> str | None:
     if value is not None and not value.strip():
         raise UsageError(f"the {name} is empty")
     return value
+
+
+def _check_targets(paths: list[Path]) -> None:
+    for path in paths:
+        _check_target(path)
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise UsageError(f"--html and --json both name {paths[0]}; give each a file of its own")
 
 
 def _check_target(path: Path) -> None:
@@ -357,7 +363,10 @@ def _show(records: list[Any], top: int) -> None:
         console.print()
         console.print(Text(record["credit"], style="bold"))
         console.print(heat_map(record, top))
-        console.print(top_table(record, top))
+        start, end = record["reasoning"]
+        console.print(
+            top_table(record, top) if start < end else Text("nothing before the answer to attribute to")
+        )
 
 
 def _write(arguments: argparse.Namespace, records: list[Any]) -> None:
