@@ -72,7 +72,7 @@ def test_a_demo_stopped_at_once(cli, monkeypatch):
 
 
 def test_measured_and_given_credit_are_told_apart():
-    row = {"token_share": 0.5, "share": 0.75, "weight": 1.0}
+    row = {"token_share": 0.5, "importance_share": 0.75, "credit_share": 0.6, "mean_weight": 1.2}
     headers = [column.header for column in role_table({"share_by_role": {"operand": row}}).columns]
     assert headers == ["role", "tokens", "importance", "credit (after the gate)", "mean weight"]
 

@@ -175,14 +175,27 @@ def test_share_by_role_by_hand():
     ]
     shares = share_by_role(rows)
     assert list(shares) == ["a", "b", "c"]
-    assert shares["a"] == pytest.approx({"share": 0.625, "token_share": 3 / 6, "weight": 0.9, "tokens": 3})
-    assert shares["b"] == pytest.approx({"share": 0.375, "token_share": 2 / 6, "weight": 1.25, "tokens": 2})
-    assert shares["c"] == pytest.approx({"share": 0.0, "token_share": 1 / 6, "weight": 1.0, "tokens": 1})
+    # Weights: a 0.5 + 1.0 + 1.2 = 2.7, b 1.5 + 1.0 = 2.5, c 1.0, in all 6.2.
+    names = ("token_share", "importance_share", "credit_share", "mean_weight", "tokens")
+    by_hand = {
+        "a": (3 / 6, 0.625, 2.7 / 6.2, 0.9, 3),
+        "b": (2 / 6, 0.375, 2.5 / 6.2, 1.25, 2),
+        "c": (1 / 6, 0.0, 1.0 / 6.2, 1.0, 1),
+    }
+    for role, values in by_hand.items():
+        assert shares[role] == pytest.approx(dict(zip(names, values, strict=True)))
 
 
 def test_share_by_role_without_importance_still_has_weights():
     rows = [{"importance": [None, None], "weights": [1.0, 3.0], "roles": ["a", "b"]}]
-    assert share_by_role(rows)["b"] == {"share": None, "token_share": 0.5, "weight": 3.0, "tokens": 1}
+    expected = {
+        "token_share": 0.5,
+        "importance_share": None,
+        "credit_share": 0.75,
+        "mean_weight": 3.0,
+        "tokens": 1,
+    }
+    assert share_by_role(rows)["b"] == expected
     assert share_by_role([]) == {}
 
 

@@ -165,14 +165,13 @@ def role_table(summary: dict[str, Any]) -> Table:
     from rich.table import Table
 
     roles = summary["share_by_role"]
-    given = {role: row["token_share"] * row["weight"] for role, row in roles.items()}
     title = f"share of credit by token role, {CREDITS[0]} (uniform credit: the share of tokens)"
     table = Table(title=title, box=box.SIMPLE_HEAD)
     table.add_column("role")
     for name in ("tokens", "importance", "credit (after the gate)", "mean weight"):
         table.add_column(name, justify="right")
-    for role, row in sorted(roles.items(), key=lambda item: -(item[1]["share"] or 0)):
-        importance = "–" if row["share"] is None else f"{row['share']:.1%}"
-        credit = f"{given[role] / sum(given.values()):.1%}"
-        table.add_row(role, f"{row['token_share']:.1%}", importance, credit, f"{row['weight']:.2f}")
+    for role, row in sorted(roles.items(), key=lambda item: -(item[1]["importance_share"] or 0)):
+        importance = "–" if row["importance_share"] is None else f"{row['importance_share']:.1%}"
+        credit = f"{row['credit_share']:.1%}"
+        table.add_row(role, f"{row['token_share']:.1%}", importance, credit, f"{row['mean_weight']:.2f}")
     return table

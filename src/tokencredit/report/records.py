@@ -188,27 +188,29 @@ def annotate(records: Iterable[Record], task: str) -> list[Record]:
 def share_by_role(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:
     """Say where the credit goes, by token role, over the records that know their roles.
 
-    For each role, those of most credit first: "share", its part of the row's importance (averaged over the
-    rows that have any, None if no row has); "token_share", its part of the tokens; "weight", its mean weight;
-    "tokens", their number. Rows without importance (skipped ones, all of weight 1) count only where no row
-    has importance.
+    For each role, those of most importance first: "token_share", its part of the tokens, which is its credit
+    with uniform weights; "importance_share", its part of the row's importance (averaged over the rows that have
+    any, None if no row has); "credit_share", its part of the weights, after the gate; "mean_weight"; "tokens",
+    their number. Rows without importance (skipped ones, all of weight 1) count only where no row has importance.
     """
     known = [record for record in records if "roles" in record]
     measured = [record for record in known if _total(record) > 0]
     rows = measured or known
     names = sorted({role for record in rows for role in record["roles"]})
     n_all = sum(len(record["roles"]) for record in rows)
+    all_weights = sum(sum(record["weights"]) for record in rows) or 1.0
     shares: dict[str, dict[str, float | int | None]] = {}
     for name in names:
         weights = [w for r in rows for w, role in zip(r["weights"], r["roles"], strict=True) if role == name]
         parts = [_total(record, name) / _total(record) for record in measured]
         shares[name] = {
-            "share": sum(parts) / len(parts) if parts else None,
             "token_share": len(weights) / n_all,
-            "weight": sum(weights) / len(weights),
+            "importance_share": sum(parts) / len(parts) if parts else None,
+            "credit_share": sum(weights) / all_weights,
+            "mean_weight": sum(weights) / len(weights),
             "tokens": len(weights),
         }
-    return dict(sorted(shares.items(), key=lambda item: -(item[1]["share"] or 0.0)))
+    return dict(sorted(shares.items(), key=lambda item: -(item[1]["importance_share"] or 0.0)))
 
 
 def _total(record: Mapping[str, Any], role: str | None = None) -> float:
