@@ -7,6 +7,8 @@ import logging
 import pytest
 import torch
 from transformers import (
+    BartConfig,
+    BartForCausalLM,
     FalconMambaConfig,
     FalconMambaForCausalLM,
     Gemma2Config,
@@ -23,7 +25,7 @@ import plain
 from models import VOCABULARY, gpt2, llama, ragged, with_probe
 from tokencredit.credit import Options, get_strategy
 from tokencredit.layout import parts
-from tokencredit.policy import Policy, _packs
+from tokencredit.policy import Policy, _packs, _pads
 
 SMALL = dict(
     vocab_size=VOCABULARY,
@@ -51,6 +53,22 @@ def sliding():
 
 def soft_capped():
     return Gemma2ForCausalLM(Gemma2Config(**SMALL, attn_logit_softcapping=2.0, attn_implementation="eager"))
+
+
+def bart():
+    config = BartConfig(
+        vocab_size=VOCABULARY,
+        d_model=32,
+        decoder_layers=2,
+        decoder_attention_heads=4,
+        decoder_ffn_dim=48,
+        max_position_embeddings=128,
+        init_std=0.25,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=1,
+    )
+    return BartForCausalLM(config)
 
 
 def recurrent():
@@ -97,6 +115,24 @@ def test_other_attention_runs_whole_rows(make, caplog):
     expected = plain.oar_p(model, rollouts, "answer_kl", "pad", pad=2)[rows]
     tolerance = (1e-5 if make is soft_capped else 1e-9) * expected.max(dim=1).values
     assert ((found - expected).abs().max(dim=1).values <= tolerance).all()
+
+
+def test_models_that_padding_disturbs_run_row_by_row(caplog):
+    """Bart's decoder counts positions from the first column, pads included, and takes no position ids."""
+    model, rollouts = build(bart), ragged()
+    with caplog.at_level(logging.WARNING, logger="tokencredit.policy"):
+        found = importance(Policy(model), rollouts.select(rollouts.readable))
+    assert _pads[model] is False
+    assert any("rows one by one" in record.message for record in caplog.records)
+    expected = plain.oar_p(model, rollouts, "answer_kl", "pad", pad=2)[rollouts.readable]
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-11)
+
+
+@pytest.mark.parametrize("make", [llama, gpt2, qwen3, sliding, recurrent])
+def test_most_models_are_not_disturbed(make):
+    model, rollouts = build(make), ragged()
+    importance(Policy(model), rollouts.select(rollouts.readable))
+    assert _pads[model] is True
 
 
 def test_half_precision_packs_and_mixing_layers_do_not():

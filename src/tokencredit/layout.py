@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -128,6 +128,24 @@ def take(batch: Batch, index: Tensor) -> Batch:
     """The batch's rows `index`, repeated as often as they are named."""
     names = ("rows", "ids", "mask", "positions", "columns", "reasoning", "read_mask", "targets")
     return Batch(read_from=batch.read_from, **{name: getattr(batch, name)[index] for name in names})
+
+
+def unpadded(batch: Batch, row: int) -> Batch:
+    """One row of the batch without its padding."""
+    filled = batch.mask[row].nonzero().squeeze(1)
+    columns = slice(int(filled[0]), int(filled[-1]) + 1)
+    reads = slice(0, columns.stop - batch.read_from)
+    alone = take(batch, torch.tensor([row], device=batch.ids.device))
+    return replace(
+        alone,
+        ids=alone.ids[:, columns],
+        mask=alone.mask[:, columns],
+        positions=alone.positions[:, columns],
+        columns=alone.columns - columns.start,
+        read_from=batch.read_from - columns.start,
+        read_mask=alone.read_mask[:, reads],
+        targets=alone.targets[:, reads],
+    )
 
 
 def parts(sizes: Sequence[int], budget: int, most: int | None = None) -> list[list[int]]:

@@ -21,7 +21,17 @@ from torch import Tensor, nn
 
 from tokencredit.credit.outcome import Outcome
 from tokencredit.errors import UsageError
-from tokencredit.layout import Batch, RowPlan, align, completion_row, first_read_row, outcome_row, parts, take
+from tokencredit.layout import (
+    Batch,
+    RowPlan,
+    align,
+    completion_row,
+    first_read_row,
+    outcome_row,
+    parts,
+    take,
+    unpadded,
+)
 from tokencredit.packing import Segment, UnsupportedAttentionError, run_packed
 from tokencredit.rollouts import Rollouts
 
@@ -29,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 # Whether packed rows give a model its own logits: found out at its first edits.
 _packs: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+# Whether a model reads a padded row as it reads the row alone: found out at its first padded batch.
+_pads: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 TOKEN_BUDGET = 2048
 LOGIT_BUDGET = 1 << 26  # numbers, 256 MB in float32
@@ -240,9 +252,7 @@ class Policy:
             logger.warning("%s: attribution runs whole rows, as packing fails with it (%s)", name, error)
             return False
         whole = _changed_logits(self._whole_row_edits(*edits), small)
-        # Rounding of a pass, relative to the largest logit; half precision has few digits to spare.
-        rounding = 6 * self._eps if self.half_precision else 256 * self._eps
-        if (packed - whole).abs().max() <= rounding * whole.abs().max():
+        if self._agree(packed, whole):
             return True
         logger.warning("%s: attribution runs whole rows, as packed rows give it other logits", name)
         return False
@@ -277,15 +287,38 @@ class Policy:
         start = 0
         while start < len(order):
             size = 1
-            while start + size < len(order):
+            while start + size < len(order) and _pads.get(self.model, True):
                 members = [built[row] for row in order[start : start + size + 1]]
                 length = max(len(row.ids) for row in members) + max(len(row.reads) for row in members)
                 if size + 1 > self._rows_a_pass(length, max(len(row.reads) for row in members)):
                     break
                 size += 1
             chosen = order[start : start + size]
-            yield align(rollouts, chosen, [built[row] for row in chosen])
+            batch = align(rollouts, chosen, [built[row] for row in chosen])
+            if self._pads_wrongly(batch):
+                continue
+            yield batch
             start += size
+
+    def _pads_wrongly(self, batch: Batch) -> bool:
+        """Finds out, once a model, whether padding changes its logits; from then on its rows run one by one."""
+        if batch.mask.all() or self.model in _pads:
+            return False
+        shortest = int(batch.mask.sum(1).argmin())
+        with _inference(self.model), torch.no_grad():
+            padded = self._read(batch, batch.ids).logits[shortest][batch.read_mask[shortest]]
+            alone = unpadded(batch, shortest)
+            bare = self._read(alone, alone.ids).logits[alone.read_mask]
+        _pads[self.model] = self._agree(padded, bare)
+        if not _pads[self.model]:
+            name = type(self.model).__name__
+            logger.warning("%s: attribution runs rows one by one, as padding changes its logits", name)
+        return not _pads[self.model]
+
+    def _agree(self, found: Tensor, expected: Tensor) -> bool:
+        """Equal up to a pass's rounding, relative to the largest logit; half precision has few digits to spare."""
+        rounding = 6 * self._eps if self.half_precision else 256 * self._eps
+        return bool((found - expected).abs().max() <= rounding * expected.abs().max())
 
     def _read(self, batch: Batch, ids: Tensor) -> Outcome:
         """One forward pass; logits (b, K, V) in float32 or better."""
