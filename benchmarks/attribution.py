@@ -10,6 +10,7 @@ process, on one thread, and medians are reported; peak memory is the growth of t
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib.util
 import json
 import platform
@@ -112,11 +113,12 @@ def sample(model: Any, tokenizer: Any, reasoning: int, answer: int = 4) -> Rollo
 def peak_memory(function: Callable[[], Any]) -> float | None:
     """Megabytes by which the resident set grows at most while the function runs; None where Linux does not tell."""
     try:
+        ctypes.CDLL(None).malloc_trim(0)  # memory that earlier runs freed would hide what this one takes
         Path("/proc/self/clear_refs").write_text("5")
         before = _resident("VmRSS")
         function()
         return (_resident("VmHWM") - before) / 1e3
-    except OSError:
+    except (OSError, AttributeError):
         return None
 
 
