@@ -248,11 +248,8 @@ class OARTrainer(GRPOTrainer):
         if not self.args.credit_records or not self.accelerator.is_main_process or self._multimodal:
             return False
         done = self.state.global_step
-        served = (
-            (self.args.steps_per_generation or 1)
-            * self.num_iterations
-            // self.args.gradient_accumulation_steps
-        )
+        micro_steps = (self.args.steps_per_generation or 1) * self.num_iterations
+        served = micro_steps // self.args.gradient_accumulation_steps
         every = max(1, int(self.state.logging_steps or 1))
         return done == 0 or (done + max(1, served)) // every > done // every
 
@@ -268,9 +265,8 @@ class OARTrainer(GRPOTrainer):
         rows = rollouts.shape[0]
         generator = keyed_generator(self.args.seed, self._generation_key(), 0, -1)
         drawn = torch.randperm(rows, generator=generator)
-        written = drawn[
-            rollouts.completion_mask.any(dim=1).cpu()[drawn]
-        ]  # a truncated row may have been masked out
+        has_tokens = rollouts.completion_mask.any(dim=1).cpu()  # a truncated row may have been masked out
+        written = drawn[has_tokens[drawn]]
         chosen = written[: self.args.credit_records].sort().values
         sample = rollouts.select(chosen)
         logps = self._policy.token_logps(sample)

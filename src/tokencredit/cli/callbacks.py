@@ -83,6 +83,7 @@ class SafeStops(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        """Moves a save or stop that is due to the end of the generation batch."""
         self._save_due = self._save_due or control.should_save or self.stopped
         safe = state.global_step >= state.max_steps or self.used_up()
         if control.should_save and not safe and not self._delay_told:
