@@ -22,6 +22,7 @@ from transformers import (
 )
 
 import plain
+import plain_sparse
 from models import VOCABULARY, gpt2, llama, ragged, with_probe
 from tokencredit.credit import Options, get_strategy
 from tokencredit.layout import parts
@@ -102,6 +103,33 @@ def test_packing_is_used_and_exact(make):
     assert expected.max() > 1e-3
 
 
+def sparse(policy: Policy, rollouts, m: int, outcome: str = "answer_kl") -> torch.Tensor:
+    options = Options(outcome=outcome, pad_token_id=2, m=m)
+    return get_strategy("oar-p").function(policy, rollouts, options).importance
+
+
+@pytest.mark.parametrize("outcome", ["last", "answer_kl"])
+@pytest.mark.parametrize("make", [llama, gpt2, qwen3])
+def test_sparse_by_a_plain_second_way(make, outcome):
+    """Clean keys and values for all but the chosen positions, computed by freezing the others in a plain forward."""
+    model, rollouts = build(make), with_probe(ragged(), [1, 3])
+    rows = rollouts.select(rollouts.readable)
+    for m in (1, 3):
+        found = sparse(Policy(model, token_budget=50), rows, m, outcome)
+        expected = plain_sparse.oar_p(model, rows, outcome, pad=2, m=m)
+        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-12)
+
+
+def test_sparse_with_all_later_tokens_is_exact():
+    model, rollouts = build(llama), with_probe(ragged(), [1, 3])
+    rows = rollouts.select(rollouts.readable)
+    exact = sparse(Policy(model), rows, 0)
+    torch.testing.assert_close(sparse(Policy(model), rows, 12), exact, rtol=1e-9, atol=1e-12)
+    few = sparse(Policy(model), rows, 2)
+    assert not torch.allclose(few, exact, rtol=1e-3)
+    assert (few - exact).abs().max() < exact.max()
+
+
 @pytest.mark.parametrize("make", [sliding, soft_capped, recurrent])
 def test_other_attention_runs_whole_rows(make, caplog):
     model, rollouts = build(make), ragged()
@@ -131,6 +159,7 @@ def test_models_that_padding_disturbs_run_row_by_row(caplog):
 @pytest.mark.parametrize("make", [llama, gpt2, qwen3, sliding, recurrent])
 def test_most_models_are_not_disturbed(make):
     model, rollouts = build(make), ragged()
+    _packs[model] = False
     importance(Policy(model), rollouts.select(rollouts.readable))
     assert _pads[model] is True
 

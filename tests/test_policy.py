@@ -12,6 +12,7 @@ from torch import nn
 
 from models import gpt2, llama, ragged, rows_of
 from tokencredit import Rollouts, UsageError, token_importance
+from tokencredit.calling import Caller
 from tokencredit.policy import Policy
 
 
@@ -120,7 +121,7 @@ def test_models_without_embeddings_are_refused():
 def test_compiled_models_keep_their_positions():
     """torch.compile hides the signature of forward; left pads then need their position ids all the same."""
     model = gpt2()
-    assert Policy(torch.compile(model))._accepts == Policy(model)._accepts >= {"position_ids"}
+    assert Caller(torch.compile(model)).accepts == Caller(model).accepts >= {"position_ids"}
 
 
 def test_virtual_prompt_tokens_are_refused():

@@ -159,7 +159,7 @@ def test_token_advantages_of_each_strategy(tmp_path, monkeypatch, credit):
         torch.testing.assert_close(output["advantages"], sequence, rtol=1e-5, atol=1e-6)
         return
     rollouts, _ = run._ground({**output, "advantages": sequence})
-    options = dict(seed=7, step=0, pad_token_id=tokenizer.pad_token_id)
+    options = dict(seed=7, step=0, pad_token_id=tokenizer.pad_token_id, m=run.args.credit_m)
     expected = sequence[:, None] * token_weights(model, rollouts, credit, **options)
     if credit == "bias":
         expected = sequence[:, None] + 0.5 * rollouts.reasoning_mask
@@ -392,5 +392,6 @@ def test_options_of_config_and_strategies_are_the_same(tmp_path):
 
     from tokencredit import Options
 
-    expected = dataclasses.replace(Options(), seed=options.seed)
+    # Training takes the sparse form of OAR-P, everything else is as it is elsewhere.
+    expected = dataclasses.replace(Options(), seed=options.seed, m=8)
     assert options == expected

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tokencredit.credit import Options, TokenCredit, assign, get_strategy
 from tokencredit.errors import UsageError
-from tokencredit.policy import TOKEN_BUDGET, Policy
+from tokencredit.policy import Policy
 from tokencredit.rollouts import Rollouts
 
 
@@ -19,7 +19,7 @@ def token_importance(
     rollouts: Rollouts,
     strategy: str = "oar-p",
     *,
-    token_budget: int = TOKEN_BUDGET,
+    token_budget: int | None = None,
     max_rows: int | None = None,
     **options: Any,
 ) -> Tensor:
@@ -29,7 +29,7 @@ def token_importance(
         model: a transformers causal language model; in float64 the result is float64, else float32.
         rollouts: the completions; advantages are not looked at.
         strategy: a name from `tokencredit.STRATEGIES`.
-        token_budget, max_rows: tokens and rows in one forward pass.
+        token_budget, max_rows: tokens and rows in one forward pass; by default what the free memory holds.
         **options: fields of `tokencredit.Options`, such as outcome="last", counterfactual="pad", pad_token_id=0.
 
     Returns:
@@ -55,7 +55,7 @@ def token_weights(
     rollouts: Rollouts,
     strategy: str = "oar-g",
     *,
-    token_budget: int = TOKEN_BUDGET,
+    token_budget: int | None = None,
     max_rows: int | None = None,
     **options: Any,
 ) -> Tensor:
@@ -78,7 +78,7 @@ def token_advantages(
     rollouts: Rollouts,
     strategy: str = "oar-g",
     *,
-    token_budget: int = TOKEN_BUDGET,
+    token_budget: int | None = None,
     max_rows: int | None = None,
     **options: Any,
 ) -> Tensor:
@@ -102,7 +102,7 @@ def _assign(
     model: nn.Module,
     rollouts: Rollouts,
     strategy: str,
-    token_budget: int,
+    token_budget: int | None,
     max_rows: int | None,
     options: dict[str, Any],
 ) -> TokenCredit:

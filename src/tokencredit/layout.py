@@ -124,6 +124,13 @@ def align(rollouts: Rollouts, rows: list[int], built: list[RowPlan]) -> Batch:
     )
 
 
+def empty_batch(rollouts: Rollouts) -> Batch:
+    """A batch without rows."""
+    none = torch.zeros(0, 1, dtype=torch.long, device=rollouts.completion_ids.device)
+    columns = none.expand(0, rollouts.shape[1])
+    return Batch(none[:, 0], none, none.bool(), none, columns, columns.bool(), 0, none.bool(), none)
+
+
 def take(batch: Batch, index: Tensor) -> Batch:
     """The batch's rows `index`, repeated as often as they are named."""
     names = ("rows", "ids", "mask", "positions", "columns", "reasoning", "read_mask", "targets")

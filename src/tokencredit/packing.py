@@ -1,7 +1,7 @@
-"""Many suffixes in one row: each reads the clean keys and values of what precedes it.
+"""Many pieces of sequences in one row: each reads the clean keys and values of what precedes it.
 
 A token's replacement changes nothing before it. So a perturbed sequence is run from that token on, and its attention
-reads the keys and values that the clean pass left for the tokens before. The suffixes of many tokens, of many rows, lie
+reads the keys and values that the clean pass left for the tokens before. The pieces, of many tokens and many rows, lie
 one after the other in a single row without padding: everything but attention treats tokens one by one, and attention
 is a function registered with transformers' AttentionInterface that keeps the pieces apart.
 """
@@ -29,6 +29,8 @@ _HARMLESS = {
     "is_causal",
     "output_attentions",
 }
+# Attention probabilities held at once while influence is summed: 64 MB in float32.
+_SCORES = 1 << 24
 
 
 class UnsupportedAttentionError(Exception):
@@ -37,32 +39,77 @@ class UnsupportedAttentionError(Exception):
 
 @dataclass(eq=False)
 class Segment:
-    """A piece of a sequence: the tokens `ids` (n,) at positions start, start + 1, ...
+    """A piece of a sequence.
 
     Attributes:
-        prefix: the segment whose keys and values hold the tokens before `start`; None where start is 0.
+        ids: (n,) its tokens.
+        start: position of the first in its sequence.
+        scattered: (n,) their positions, ascending, where these don't follow one another from `start`.
+        prefix: the segment, run before or in the same pass, that holds the clean tokens of the other positions.
         keep: whether its own keys and values are wanted afterwards.
+        influence: if given, (n, n) to which a pass adds how much token s attends to token t: attention probability
+            times the norm of t's value, summed over heads and layers.
         keys, values: by layer, (H_kv, n, D) each, once it has been run with `keep`.
     """
 
     ids: Tensor
     start: int = 0
+    scattered: Tensor | None = None
     prefix: Segment | None = None
     keep: bool = False
+    influence: Tensor | None = None
     keys: dict[int, Tensor] = field(default_factory=dict)
     values: dict[int, Tensor] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return self.ids.numel()
+
+    @property
+    def end(self) -> int:
+        """The position after its last token, where its tokens follow one another."""
+        return self.start + self.size
+
+    @property
+    def positions(self) -> Tensor:
+        if self.scattered is not None:
+            return self.scattered
+        return torch.arange(self.start, self.end, device=self.ids.device)
+
+    def clean(self, layer: int, end: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Keys and values of the positions before `end`, in pieces, of this kept segment and those before it."""
+        own = max(0, end - self.start)
+        keys, values = self.prefix.clean(layer, min(end, self.start)) if self.prefix else ([], [])
+        return [*keys, self.keys[layer][:, :own]], [*values, self.values[layer][:, :own]]
 
 
 @dataclass(frozen=True)
 class _Alike:
-    """Segments with equal start and size: their places in the packed row (m, n), and their mask (n, start + n)."""
+    """Segments without gaps, of equal start and size: where each begins in the row, and their mask (n, start + n)."""
 
     segments: list[Segment]
-    places: Tensor
+    begins: list[int]
     mask: Tensor
 
 
-_running: list[list[_Alike]] = []
+@dataclass(frozen=True)
+class _Scattered:
+    """Neighbours in the row with the same prefix and with gaps between their positions.
+
+    Attributes:
+        begin, size: their place in the row.
+        reach: how many positions of the prefix they read.
+        mask: (size, reach + size) which of the prefix's and of their own tokens each reads.
+    """
+
+    prefix: Segment
+    begin: int
+    size: int
+    reach: int
+    mask: Tensor
+
+
+_running: list[tuple[list[_Alike], list[_Scattered]]] = []
 
 
 def run_packed(model: nn.Module, segments: Sequence[Segment], reads: Tensor) -> Tensor:
@@ -72,13 +119,10 @@ def run_packed(model: nn.Module, segments: Sequence[Segment], reads: Tensor) -> 
         UnsupportedAttentionError: the model's attention can't be taken over.
     """
     ids = torch.cat([segment.ids for segment in segments])
-    positions = [torch.arange(s.start, s.start + s.ids.numel(), device=ids.device) for s in segments]
+    positions = torch.cat([segment.positions for segment in segments])
     with _attention_of(model, segments):
         output = model(
-            input_ids=ids[None],
-            position_ids=torch.cat(positions)[None],
-            use_cache=False,
-            logits_to_keep=reads,
+            input_ids=ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=reads
         )
     return output.logits[0]
 
@@ -96,7 +140,7 @@ def _attention_of(model: nn.Module, segments: Sequence[Segment]) -> Iterator[Non
     before = [(config, config._attn_implementation_internal) for config in configs.values()]
     for config, _ in before:
         config._attn_implementation_internal = NAME
-    _running.append(_sorted_by_shape(segments))
+    _running.append((_alike(segments), _scattered(segments)))
     try:
         yield
     finally:
@@ -110,22 +154,59 @@ def _config(module: nn.Module) -> Any:
     return config if hasattr(config, "_attn_implementation_internal") else None
 
 
-def _sorted_by_shape(segments: Sequence[Segment]) -> list[_Alike]:
-    alike: dict[tuple[int, int], tuple[list[Segment], list[int]]] = defaultdict(lambda: ([], []))
-    place = 0
+def _begins(segments: Sequence[Segment]) -> list[int]:
+    begins = [0]
     for segment in segments:
-        size = segment.ids.numel()
-        members, places = alike[segment.start, size]
-        members.append(segment)
-        places.append(place)
-        place += size
+        begins.append(begins[-1] + segment.size)
+    return begins
+
+
+def _alike(segments: Sequence[Segment]) -> list[_Alike]:
+    """Segments without gaps by shape; those that others may read in the same pass, the ones without a prefix, first."""
+    groups: dict[tuple[bool, int, int], tuple[list[Segment], list[int]]] = defaultdict(lambda: ([], []))
+    for segment, begin in zip(segments, _begins(segments), strict=False):
+        if segment.scattered is None:
+            members, begins = groups[segment.prefix is not None, segment.start, segment.size]
+            members.append(segment)
+            begins.append(begin)
     device = segments[0].ids.device
-    groups = []
-    for (start, size), (members, places) in alike.items():
-        rows = torch.tensor(places, device=device)[:, None] + torch.arange(size, device=device)
-        mask = torch.ones(size, start + size, dtype=torch.bool, device=device).tril(start)
-        groups.append(_Alike(members, rows, mask))
-    return groups
+    return [
+        _Alike(members, begins, torch.ones(size, start + size, dtype=torch.bool, device=device).tril(start))
+        for (_, start, size), (members, begins) in sorted(groups.items(), key=lambda item: item[0][0])
+    ]
+
+
+def _scattered(segments: Sequence[Segment]) -> list[_Scattered]:
+    """Blocks of about as many tokens as their prefix has: longer ones would mostly mask each other out."""
+    blocks: list[_Scattered] = []
+    begins = _begins(segments)
+    start = 0
+    while start < len(segments):
+        prefix, stop = segments[start].prefix, start
+        if segments[start].scattered is None or prefix is None:
+            start += 1
+            continue
+        reach = prefix.end
+        while stop < len(segments) and segments[stop].prefix is prefix:
+            if segments[stop].scattered is None:
+                break
+            if stop > start and begins[stop + 1] - begins[start] > max(reach, 64):
+                break
+            stop += 1
+        members = segments[start:stop]
+        positions = torch.cat([member.positions for member in members])
+        owner = torch.repeat_interleave(
+            torch.arange(len(members), device=positions.device),
+            torch.tensor([member.size for member in members], device=positions.device),
+        )
+        replaced = torch.zeros(len(members), reach, dtype=torch.bool, device=positions.device)
+        replaced[owner, positions] = True
+        clean = torch.arange(reach, device=positions.device) < positions[:, None]
+        own = (owner[:, None] == owner) & (positions[:, None] >= positions)
+        mask = torch.cat([clean & ~replaced[owner], own], dim=1)
+        blocks.append(_Scattered(prefix, begins[start], positions.numel(), reach, mask))
+        start = stop
+    return blocks
 
 
 def _attend(
@@ -142,27 +223,68 @@ def _attend(
     if asked or attention_mask is not None or not hasattr(module, "layer_idx"):
         raise UnsupportedAttentionError(f"its attention asks for {', '.join(asked) or 'a mask of its own'}")
     layer: Any = module.layer_idx
-    heads, shared = query.shape[1], key.shape[1]
-    output: Tensor | None = None
-    for alike in _running[-1]:
-        count, size = alike.places.shape
-        q, k, v = (
-            tensor[0][:, alike.places].transpose(0, 1) for tensor in (query, key, value)
-        )  # (m, H, n, D)
-        for index, segment in enumerate(alike.segments):
-            if segment.keep:
-                segment.keys[layer], segment.values[layer] = k[index], v[index]
-        if alike.segments[0].prefix is not None:
-            start = alike.mask.shape[1] - size
-            before = [segment.prefix for segment in alike.segments if segment.prefix is not None]
-            k = torch.cat([torch.stack([s.keys[layer][:, :start] for s in before]), k], dim=2)
-            v = torch.cat([torch.stack([s.values[layer][:, :start] for s in before]), v], dim=2)
-        # Heads that share keys are neighbours: they become further queries of the head that they share.
-        q = q.reshape(count, shared, heads // shared * size, -1)
-        mask = alike.mask.repeat(heads // shared, 1) if heads > shared else alike.mask
-        attended = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling)
-        if output is None:  # autocast may attend in another type than the queries'
-            output = attended.new_empty(1, query.shape[2], heads, value.shape[-1])
-        output[0, alike.places] = attended.reshape(count, heads, size, -1).transpose(1, 2)
-    assert output is not None
-    return output, None
+    alike, scattered = _running[-1]
+    found: list[tuple[int, Tensor]] = []
+    for group in alike:
+        found += _attend_alike(group, layer, query[0], key[0], value[0], scaling)
+    for block in scattered:
+        place = slice(block.begin, block.begin + block.size)
+        keys, values = block.prefix.clean(layer, block.reach)
+        k, v = torch.cat([*keys, key[0, :, place]], 1), torch.cat([*values, value[0, :, place]], 1)
+        attended = _grouped_attention(query[:, :, place], k[None], v[None], block.mask, scaling)
+        found.append((block.begin, attended[0]))
+    in_order = [piece for _, piece in sorted(found, key=lambda place: place[0])]
+    return torch.cat(in_order, dim=1).transpose(0, 1)[None], None
+
+
+def _attend_alike(
+    group: _Alike, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None
+) -> list[tuple[int, Tensor]]:
+    """(begin, (H, n, D)) of each segment of the group."""
+    size = group.segments[0].size
+    places = [slice(begin, begin + size) for begin in group.begins]
+    keys, values = [], []
+    for segment, place in zip(group.segments, places, strict=True):
+        own_keys, own_values = key[:, place], value[:, place]
+        before: tuple[list[Tensor], list[Tensor]] = ([], [])
+        if segment.prefix is not None:
+            before = segment.prefix.clean(layer, segment.start)
+        keys.append(torch.cat([*before[0], own_keys], dim=1))
+        values.append(torch.cat([*before[1], own_values], dim=1))
+        if segment.keep:
+            # Clones, or each layer's views would keep the whole pass alive.
+            segment.keys[layer], segment.values[layer] = own_keys.clone(), own_values.clone()
+        if segment.influence is not None:
+            _add_influence(segment.influence, query[:, place], keys[-1], own_values, group.mask, scaling)
+    q = torch.stack([query[:, place] for place in places])
+    attended = _grouped_attention(q, torch.stack(keys), torch.stack(values), group.mask, scaling)
+    return list(zip(group.begins, attended, strict=True))
+
+
+def _grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scaling: float | None) -> Tensor:
+    """(m, H, n, D) queries, (m, H_kv, n', D) keys and values, mask (n, n'): (m, H, n, D).
+
+    Heads that share keys are neighbours: they become further queries of the head that they share.
+    """
+    count, heads, size, _ = q.shape
+    shared = k.shape[1]
+    q = q.reshape(count, shared, heads // shared * size, -1)
+    mask = mask.repeat(heads // shared, 1) if heads > shared else mask
+    return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling).reshape(
+        count, heads, size, -1
+    )
+
+
+def _add_influence(
+    influence: Tensor, q: Tensor, k: Tensor, own_values: Tensor, mask: Tensor, scaling: float | None
+) -> None:
+    """Adds sum_h A_h[s, t] |v_{h,t}| for the segment's own tokens s and t; q (H, n, D), k (H_kv, start + n, D)."""
+    heads, size, width = q.shape
+    norms = own_values.float().norm(dim=-1).repeat_interleave(heads // k.shape[0], 0)  # (H, n)
+    keys = k.float().repeat_interleave(heads // k.shape[0], 0).transpose(1, 2)
+    scale = width**-0.5 if scaling is None else scaling
+    rows = max(1, _SCORES // (heads * k.shape[1]))
+    for part in torch.arange(size, device=q.device).split(rows):
+        scores = (q[:, part].float() @ keys * scale).masked_fill(~mask[part], -torch.inf)
+        attention = scores.softmax(-1)[:, :, -size:]
+        influence[part] += (attention * norms[:, None]).sum(0)

@@ -119,6 +119,15 @@ class Rollouts:
             has_outcome = has_outcome | self.probe_mask.any(dim=1)
         return has_outcome & self.reasoning_mask.any(dim=1)
 
+    def to(self, device: torch.device) -> Rollouts:
+        """The same rollouts with every tensor on the device."""
+        moved: dict[str, Any] = {
+            field.name: value.to(device)
+            for field in dataclasses.fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return dataclasses.replace(self, **moved)
+
     def select(self, rows: Tensor) -> Rollouts:
         """The given rows (indices or a (B,) bool mask), with their row keys."""
         if rows.dtype == torch.bool:

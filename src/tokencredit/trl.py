@@ -21,7 +21,7 @@ from tokencredit.credit import Options, TokenCredit, assign, get_strategy
 from tokencredit.credit.keys import keyed_generator
 from tokencredit.errors import UsageError
 from tokencredit.grounding import PROBE, ground, probe_tokens
-from tokencredit.policy import TOKEN_BUDGET, Policy
+from tokencredit.policy import Policy
 from tokencredit.report.records import append_record
 from tokencredit.report.token_record import token_record
 from tokencredit.rollouts import Rollouts
@@ -31,10 +31,10 @@ from tokencredit.tasks.data import IMAGE_COLUMNS, RESERVED_COLUMNS
 NO_ANSWER = ("uniform", "probe")
 
 
-def _option(name: str, text: str) -> Any:
-    """A config field with the default that the strategies have."""
+def _option(name: str, text: str, **training: Any) -> Any:
+    """A config field with the default that the strategies have, or one that suits training better."""
     default = next(f.default for f in dataclasses.fields(Options) if f.name == name)
-    return field(default=default, metadata={"help": text})
+    return field(**{"default": default, **training}, metadata={"help": text})
 
 
 @dataclass
@@ -56,6 +56,11 @@ class OARConfig(GRPOConfig):
         "OAR-G's objective: noise (published), labels (no noise). Default: noise, in half precision labels.",
     )
     credit_saliency: str = _option("saliency", "OAR-G's reduction: product (gradient x embedding), norm.")
+    credit_m: int = _option(
+        "m",
+        "Later tokens that OAR-P computes anew, those that attend most to the replaced one; 0: all, exact.",
+        default=8,
+    )
     credit_noise_std: float = _option("noise_std", "Standard deviation of OAR-G's embedding noise.")
     credit_draws: int = _option("draws", "Noise draws of OAR-G, averaged.")
     credit_labels: int = _option("labels", "Labels of OAR-G's labels form.")
@@ -84,8 +89,9 @@ class OARConfig(GRPOConfig):
         default=None,
         metadata={"help": "The task's own answer marker, such as ans. Default: boxed, ####, ..."},
     )
-    credit_token_budget: int = field(
-        default=TOKEN_BUDGET, metadata={"help": "Tokens in one forward pass of attribution."}
+    credit_token_budget: int | None = field(
+        default=None,
+        metadata={"help": "Tokens in one forward pass of attribution. Default: what the free memory holds."},
     )
     credit_records: int = field(
         default=4,
@@ -103,7 +109,7 @@ class OARConfig(GRPOConfig):
         for name in ("credit_probe", "credit_marker"):
             if getattr(self, name) == "":
                 raise UsageError(f"{name} must not be empty")
-        if self.credit_token_budget < 1:
+        if self.credit_token_budget is not None and self.credit_token_budget < 1:
             raise UsageError(f"credit_token_budget must be at least 1, not {self.credit_token_budget}")
         if self.credit_records < 0:
             raise UsageError(f"credit_records must not be negative, but is {self.credit_records}")

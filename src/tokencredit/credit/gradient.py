@@ -15,7 +15,8 @@ from tokencredit.credit.outcome import Outcome, answer_log_prob, divergence, log
 from tokencredit.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokencredit.policy import Batch, Policy
+    from tokencredit.layout import Batch
+    from tokencredit.policy import Policy
     from tokencredit.rollouts import Rollouts
 
 
@@ -34,31 +35,31 @@ def oar_g(policy: Policy, rollouts: Rollouts, options: Options) -> Credit:
     noisy = (options.gradient or ("labels" if policy.half_precision else "noise")) == "noise"
     if noisy and mode != "answer_joint" and options.noise_std == 0:
         raise UsageError("noise_std is 0, but without noise the gradient of a KL is 0; use gradient='labels'")
-    importance = torch.zeros(rollouts.shape, dtype=policy.dtype, device=rollouts.completion_ids.device)
     keys = rollouts.row_keys
     assert keys is not None
-    for batch in policy.batches(rollouts, mode):
+
+    def importance(batch: Batch) -> Tensor:
         row_keys = keys[batch.rows].tolist()
-        total = torch.zeros_like(batch.ids, dtype=policy.dtype)
+        total: Tensor | float = 0.0
         if noisy:
-            clean = policy.outcome(batch)
+            clean = policy.clean(batch)
             for draw in range(options.draws):
                 noise = _noise(batch, policy, row_keys, draw, options)
-                shifted, embeddings = policy.differentiable_outcome(batch, noise)
-                objective = divergence(clean, shifted, mode) / options.draws
-                total += _saliency(objective, embeddings, options, keep_graph=False)
+                shifted, leaf = policy.differentiable_outcome(batch, clean, noise)
+                objective = divergence(clean.outcome, shifted, mode) / options.draws
+                total = total + _saliency(objective, leaf.embeddings, options, keep_graph=False)
         else:
-            outcome, embeddings = policy.differentiable_outcome(batch)
+            outcome, leaf = policy.differentiable_outcome(batch)
             for objective, last in _label_objectives(outcome, mode, row_keys, options):
-                total += _saliency(objective, embeddings, options, keep_graph=not last)
-        importance[batch.rows] = (
-            total.gather(1, batch.columns.clamp(max=total.shape[1] - 1)) * batch.reasoning
-        )
-    return Credit(importance=importance)
+                total = total + _saliency(objective, leaf.embeddings, options, keep_graph=not last)
+        assert isinstance(total, Tensor)
+        return torch.where(batch.reasoning, total[leaf.places], 0.0)
+
+    return Credit(importance=policy.map(rollouts, mode, importance))
 
 
 def _saliency(objective: Tensor, embeddings: Tensor, options: Options, keep_graph: bool) -> Tensor:
-    """|gradient . embedding| or |gradient|, (b, L). Rows don't interact, so one backward serves them all."""
+    """|gradient . embedding| or |gradient|, (N,). Rows don't interact, so one backward serves them all."""
     (gradient,) = torch.autograd.grad(objective.sum(), embeddings, retain_graph=keep_graph)
     gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
     if options.saliency == "norm":
@@ -67,14 +68,13 @@ def _saliency(objective: Tensor, embeddings: Tensor, options: Options, keep_grap
 
 
 def _noise(batch: Batch, policy: Policy, row_keys: list[int], draw: int, options: Options) -> Tensor:
-    """(b, T, H) Gaussian noise on the reasoning tokens, the same for a row whatever batch it is in."""
-    width = policy.embedding_width
-    noise = torch.zeros(*batch.reasoning.shape, width, dtype=policy.dtype)
-    for index, key in enumerate(row_keys):
-        tokens = batch.reasoning[index].cpu()
+    """(n, H) Gaussian noise for the reasoning tokens, the same for a row whatever batch it is in."""
+    counts = batch.reasoning.sum(1).tolist()
+    noise = [torch.zeros(0, policy.embedding_width)]
+    for key, count in zip(row_keys, counts, strict=True):
         generator = keyed_generator(options.seed, options.step, draw, key)
-        noise[index, tokens] = torch.randn(int(tokens.sum()), width, generator=generator).to(noise.dtype)
-    return noise.to(batch.ids.device) * options.noise_std
+        noise.append(torch.randn(count, policy.embedding_width, generator=generator))
+    return torch.cat(noise).to(batch.ids.device, policy.dtype) * options.noise_std
 
 
 def _label_objectives(

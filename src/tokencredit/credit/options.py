@@ -23,6 +23,8 @@ class Options:
         outcome: one of OUTCOMES; None is the strategy's published default.
         counterfactual: what replaces a token in OAR-P, one of COUNTERFACTUALS.
         pad_token_id: the id that the `pad` counterfactual puts in; None is the model's own, 0 if it has none.
+        m: how many later reasoning tokens, those that attend most to the replaced one, OAR-P computes anew; 0: all,
+            which is exact.
         gradient: how OAR-G gets its objective: `noise` (published) or `labels` (no noise, one forward). None is
             `noise`, but `labels` in half precision, where rounding drowns the noise.
         saliency: how OAR-G reduces a gradient to a number: `product` with the embedding (published) or `norm`.
@@ -38,6 +40,7 @@ class Options:
     outcome: str | None = None
     counterfactual: str = "pad"
     pad_token_id: int | None = None
+    m: int = 0
     gradient: str | None = None
     saliency: str = "product"
     noise_std: float = 1e-3
@@ -73,7 +76,7 @@ class Options:
         for name in ("q", "floor"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
-        for name in ("beta", "noise_std"):
+        for name in ("beta", "noise_std", "m"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} must not be negative, but is {getattr(self, name)}")
         for name in ("draws", "labels"):

@@ -12,6 +12,7 @@ from tokencredit.credit.options import Options
 from tokencredit.credit.outcome import divergence
 
 if TYPE_CHECKING:
+    from tokencredit.layout import Batch
     from tokencredit.policy import Policy
     from tokencredit.rollouts import Rollouts
 
@@ -20,17 +21,21 @@ def oar_p(policy: Policy, rollouts: Rollouts, options: Options) -> Credit:
     """I_t = |D(clean, with token t replaced)| in nats, for every reasoning token t.
 
     The counterfactual is the pad token (published) or the `alternative`: the policy's most probable other token.
+    With m > 0 only the m later reasoning tokens that attend most to token t are computed anew, and what follows the
+    reasoning; the others keep their clean keys and values.
     """
     mode = options.outcome or "last"
     replacements = _counterfactuals(policy, rollouts, options)
-    importance = torch.zeros(rollouts.shape, dtype=policy.dtype, device=rollouts.completion_ids.device)
-    for batch in policy.batches(rollouts, mode):
+
+    def importance(batch: Batch) -> Tensor:
+        found = torch.zeros(batch.reasoning.shape, dtype=policy.dtype, device=batch.reasoning.device)
         rows, tokens = batch.reasoning.nonzero(as_tuple=True)
         new_ids = replacements[batch.rows[rows], tokens]
-        for part, clean, changed in policy.perturbed(batch, rows, tokens, new_ids):
-            moved = divergence(clean, changed, mode).abs()
-            importance[batch.rows[rows[part]], tokens[part]] = moved.to(importance.dtype)
-    return Credit(importance=importance)
+        for part, clean, changed in policy.perturbed(batch, rows, tokens, new_ids, options.m):
+            found[rows[part], tokens[part]] = divergence(clean, changed, mode).abs().to(found.dtype)
+        return found
+
+    return Credit(importance=policy.map(rollouts, mode, importance))
 
 
 def _counterfactuals(policy: Policy, rollouts: Rollouts, options: Options) -> Tensor:

@@ -1,0 +1,210 @@
+"""How a model is called for attribution: padded rows or one packed row, with or without gradient.
+
+Passes run in evaluation mode, without dropout, without a cache and with frozen parameters. Training modes,
+`requires_grad`, hooks and the global random state are as before afterwards, also after an exception.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.utils.checkpoint import checkpoint
+
+from tokencredit.credit.outcome import Outcome
+from tokencredit.errors import UsageError
+from tokencredit.layout import Batch
+from tokencredit.packing import Segment, run_packed
+
+_HALVES = (torch.bfloat16, torch.float16)
+_HEAD_ROWS = 8192  # of a half-precision head that are float32 at once
+
+
+class Caller:
+    """A causal language model with what must be known to call it.
+
+    Attributes:
+        dtype: of the logits it gives, float32 or better.
+        eps: rounding of the type that its passes compute in.
+        half_precision: whether they compute in bfloat16 or float16; the head computes in float32 all the same.
+        accepts: names of its forward's parameters.
+
+    Raises:
+        UsageError: the model has no input embedding module, or is tuned by virtual prompt tokens.
+    """
+
+    def __init__(self, model: nn.Module, half_precision: bool | None = None) -> None:
+        self.model = model
+        self.embedding = _embedding_module(model)
+        weight = next((p for p in model.parameters() if p.is_floating_point()), None)
+        weight_dtype = torch.float32 if weight is None else weight.dtype
+        halves = weight_dtype in _HALVES
+        self.half_precision = halves if half_precision is None else half_precision
+        self.dtype = torch.float64 if weight_dtype == torch.float64 else torch.float32
+        computes_in = torch.bfloat16 if self.half_precision and not halves else weight_dtype
+        self.eps = torch.finfo(computes_in).eps
+        self.accepts = _forward_parameters(model)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def config(self) -> Any:
+        """The configuration of the text model; None where there is none."""
+        config: Any = getattr(self.model, "config", None)
+        return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+    @property
+    def vocabulary(self) -> int:
+        return getattr(self.config, "vocab_size", None) or 1
+
+    @property
+    def embedding_width(self) -> int:
+        """H, from the embedding's declared width or the shape of its weight."""
+        width = getattr(self.embedding, "embedding_dim", None)
+        return int(width if width is not None else next(self.embedding.parameters()).shape[-1])
+
+    def rows(self, batch: Batch, ids: Tensor) -> Outcome:
+        """Padded rows with these ids; a batch without rows is a pass all the same."""
+        count, width = batch.read_mask.shape
+        reads = torch.arange(batch.read_from, batch.read_from + width, device=ids.device)
+        inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": batch.mask.long(), "use_cache": False}
+        if "position_ids" in self.accepts:
+            inputs["position_ids"] = batch.positions
+        if not count:
+            inputs |= {
+                name: x.new_ones(1, *x.shape[1:]) for name, x in inputs.items() if isinstance(x, Tensor)
+            }
+        with self._calls():
+            if "logits_to_keep" in self.accepts:
+                logits = self.model(**inputs, logits_to_keep=reads).logits
+            else:
+                logits = self.model(**inputs).logits[:, reads]
+        return Outcome(logits[:count].to(self.dtype), batch.read_mask, batch.targets)
+
+    def packed(self, segments: Sequence[Segment], reads: Tensor) -> Tensor:
+        """One packed row; logits (reads, V). No segments are a pass all the same."""
+        with self._calls():
+            return run_packed(self.model, segments or [_one_token(self.device)], reads).to(self.dtype)
+
+    def empty(self) -> None:
+        """A pass for the sake of the other ranks, without gradient."""
+        with torch.no_grad():
+            self.packed([], torch.zeros(1, dtype=torch.long, device=self.device))
+
+    @contextmanager
+    def leaf(self, places: Tensor, noise: Tensor | None) -> Iterator[list[Tensor]]:
+        """Differentiates with respect to the input embeddings of the one pass made inside.
+
+        Args:
+            places: (n,) tokens of the pass, counted through its rows, that get the noise.
+            noise: (n, H) added to their embeddings.
+
+        Yields:
+            a list that holds the clean embeddings (tokens, H) after the pass.
+
+        Raises:
+            UsageError: the model did not embed its input once.
+        """
+        captured: list[Tensor] = []
+
+        def capture(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
+            flat = output.detach().flatten(0, 1).requires_grad_(True)
+            captured.append(flat)
+            if noise is None:
+                return flat.view_as(output)
+            return flat.index_add(0, places, noise.to(flat)).view_as(output)
+
+        handle = self.embedding.register_forward_hook(capture)
+        try:
+            with torch.enable_grad():
+                yield captured
+        finally:
+            handle.remove()
+        if len(captured) != 1:
+            raise UsageError(
+                f"the model called its embedding module {len(captured)} times in one pass, not once"
+            )
+
+    @contextmanager
+    def _calls(self) -> Iterator[None]:
+        """Evaluation mode, frozen parameters and a float32 head; then what each was before."""
+        modes = [(module, module.training) for module in self.model.modules()]
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        head = self._float32_head() if self.half_precision else None
+        self.model.eval()
+        if torch.is_grad_enabled():
+            for parameter in trained:
+                parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            if head is not None:
+                head.remove()
+            for parameter in trained:
+                parameter.requires_grad_(True)
+            for module, mode in modes:
+                module.training = mode
+
+    def _float32_head(self) -> Any:
+        """A hook that computes the logits anew in float32; None where the head is not a plain matrix."""
+        head = self.model.get_output_embeddings()  # type: ignore[operator]
+        if type(head) is not nn.Linear or not head.weight.is_floating_point():
+            return None
+
+        def compute(module: nn.Module, args: tuple[Tensor, ...], _output: Tensor) -> Tensor:
+            with torch.autocast(args[0].device.type, enabled=False):
+                return _in_float32(args[0], head.weight, head.bias)
+
+        return head.register_forward_hook(compute)
+
+
+def _in_float32(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """hidden @ weight^T + bias, (..., V) float32, with a slice of a half-precision weight in float32 at a time."""
+
+    def piece(hidden: Tensor, weight: Tensor) -> Tensor:
+        return linear(hidden.float(), weight.float())
+
+    # Checkpointed, or the graph would keep every slice.
+    slices = [
+        checkpoint(piece, hidden, part, use_reentrant=False, preserve_rng_state=False)
+        for part in weight.split(_HEAD_ROWS)
+    ]
+    logits = torch.cat(slices, dim=-1)
+    return logits if bias is None else logits + bias.float()
+
+
+def _one_token(device: torch.device) -> Segment:
+    return Segment(torch.zeros(1, dtype=torch.long, device=device))
+
+
+def _embedding_module(model: nn.Module) -> nn.Module:
+    adapter: Any = getattr(model, "active_peft_config", None)
+    if getattr(adapter, "is_prompt_learning", False):
+        raise UsageError(
+            f"the adapter {adapter.peft_type} puts virtual tokens before the prompt, which credit cannot be given to; "
+            "use LoRA"
+        )
+    try:
+        module = model.get_input_embeddings()  # type: ignore[operator]
+    except (AttributeError, NotImplementedError):
+        module = None
+    if not isinstance(module, nn.Module):
+        raise UsageError(
+            f"{type(model).__name__} has no input embedding module (get_input_embeddings() gives none), "
+            "so no credit can be attributed to its tokens; use a causal language model of transformers"
+        )
+    return module
+
+
+def _forward_parameters(model: nn.Module) -> frozenset[str]:
+    """Names that the model's forward takes; compiled and PEFT wrappers are looked through."""
+    base: Any = getattr(model, "_orig_mod", model)
+    base = base.get_base_model() if hasattr(base, "get_base_model") else base
+    return frozenset(inspect.signature(base.forward).parameters)

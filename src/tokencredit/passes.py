@@ -1,0 +1,284 @@
+"""Two ways to run rows and their edits, with the same results: packed, or whole rows with padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tokencredit.calling import Caller
+from tokencredit.credit.outcome import Outcome
+from tokencredit.layout import Batch, RowPlan, parts, take
+from tokencredit.packing import Segment
+from tokencredit.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What one pass may hold: tokens, numbers among its logits, and rows (None: no limit)."""
+
+    tokens: int
+    logits: int
+    rows: int | None = None
+
+    def reads(self, positions: int, vocabulary: int) -> int:
+        """Rows, at least one, that read `positions` each."""
+        limit = max(1, self.logits // (positions * vocabulary))
+        return limit if self.rows is None else min(limit, self.rows)
+
+
+@dataclass(frozen=True)
+class Edits:
+    """(N,) each: edit n puts new_ids[n] in place of completion token tokens[n] of the batch's row rows[n]."""
+
+    rows: Tensor
+    tokens: Tensor
+    new_ids: Tensor
+
+
+@dataclass(frozen=True)
+class Clean:
+    """The clean outcome of a batch, with the segments that keep its keys and values where rows are packed."""
+
+    outcome: Outcome
+    prompts: list[Segment] = field(default_factory=list)
+    completions: list[Segment] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The input embeddings (N, H) to differentiate with respect to, and which of them is each completion token's,
+    (b, T); meaningless for tokens that were left out."""
+
+    embeddings: Tensor
+    places: Tensor
+
+
+class Passes(Protocol):
+    """What the two ways have in common."""
+
+    def size(self, plans: Sequence[RowPlan]) -> int:
+        """Tokens that a pass over these rows computes."""
+
+    def clean(self, batch: Batch) -> Clean:
+        """The clean outcome, without gradient: one pass."""
+
+    def changed(
+        self, batch: Batch, edits: Edits, m: int, budget: Budget
+    ) -> Iterator[tuple[Tensor, Outcome, Outcome]]:
+        """As `Policy.perturbed`."""
+
+    def differentiable(self, batch: Batch, clean: Clean | None, noise: Tensor | None) -> tuple[Outcome, Leaf]:
+        """As `Policy.differentiable_outcome`."""
+
+
+class WholeRows:
+    """Rows side by side with padding, each edit a row of its own; works with every model that padding leaves alone."""
+
+    def __init__(self, caller: Caller, ranks: Ranks) -> None:
+        self.caller = caller
+        self.ranks = ranks
+
+    def size(self, plans: Sequence[RowPlan]) -> int:
+        before = max(plan.reads[0] for plan in plans)
+        return len(plans) * (before + max(plan.reads[-1] - plan.reads[0] + 1 for plan in plans))
+
+    def clean(self, batch: Batch) -> Clean:
+        with torch.no_grad():
+            return Clean(self.caller.rows(batch, batch.ids))
+
+    def changed(
+        self, batch: Batch, edits: Edits, m: int, budget: Budget
+    ) -> Iterator[tuple[Tensor, Outcome, Outcome]]:
+        clean = self.clean(batch).outcome
+        columns = batch.columns[edits.rows, edits.tokens]
+        limit = budget.reads(batch.read_mask.shape[1], self.caller.vocabulary)
+        limit = max(1, min(limit, budget.tokens // batch.ids.shape[1]))
+        chunks = torch.arange(columns.numel(), device=columns.device).split(limit) if columns.numel() else ()
+        for part in self.ranks.in_step(chunks):
+            if part is None:
+                self.caller.empty()
+                continue
+            edited = take(batch, edits.rows[part])
+            ids = edited.ids.clone()
+            ids[torch.arange(part.numel(), device=ids.device), columns[part]] = edits.new_ids[part]
+            with torch.no_grad():
+                changed = self.caller.rows(edited, ids)
+            yield part, clean.select(edits.rows[part]), changed
+
+    def differentiable(self, batch: Batch, clean: Clean | None, noise: Tensor | None) -> tuple[Outcome, Leaf]:
+        columns = batch.columns.clamp(max=batch.ids.shape[1] - 1)
+        starts = torch.arange(batch.size, device=columns.device) * batch.ids.shape[1]
+        places = starts[:, None] + columns
+        with self.caller.leaf(places[batch.reasoning], noise) as embeddings:
+            outcome = self.caller.rows(batch, batch.ids)
+        return outcome, Leaf(embeddings[0], places)
+
+
+class PackedRows:
+    """All rows, without padding, one after the other in a single row (see `packing`).
+
+    Equal prompts are run once. Edits run the part of a row that they can move, on top of the clean keys and values;
+    gradients flow through completions alone, on top of the prompts' keys and values.
+    """
+
+    def __init__(self, caller: Caller, ranks: Ranks) -> None:
+        self.caller = caller
+        self.ranks = ranks
+
+    def size(self, plans: Sequence[RowPlan]) -> int:
+        return sum(len(plan.ids) for plan in plans)
+
+    def clean(self, batch: Batch) -> Clean:
+        prompts, completions = _segments(batch)
+        return self._clean(batch, prompts, completions)
+
+    def changed(
+        self, batch: Batch, edits: Edits, m: int, budget: Budget
+    ) -> Iterator[tuple[Tensor, Outcome, Outcome]]:
+        prompts, completions = _segments(batch, keep=True, influence=m > 0)
+        clean = self._clean(batch, prompts, completions).outcome
+        segments = _sparse_edits(batch, edits, completions, m) if m else _exact_edits(edits, completions)
+        # Suffixes of equal shape share one attention call, so they go into the same pass.
+        row_of = edits.rows.tolist()
+        order = sorted(range(len(segments)), key=lambda n: _shape(segments[n], row_of[n]))
+        limit = budget.reads(batch.read_mask.shape[1], self.caller.vocabulary)
+        for run in self.ranks.in_step(parts([segments[n].size for n in order], budget.tokens, limit)):
+            if run is None:
+                self.caller.empty()
+                continue
+            chosen = [order[place] for place in run]
+            part = torch.tensor(chosen, device=edits.rows.device)
+            rows = edits.rows[part]
+            with torch.no_grad():
+                changed = self._read(batch, rows, [segments[n] for n in chosen])
+            yield part, clean.select(rows), changed
+
+    def differentiable(self, batch: Batch, clean: Clean | None, noise: Tensor | None) -> tuple[Outcome, Leaf]:
+        if clean is None:
+            prompts, completions = _segments(batch)
+            with torch.no_grad():
+                self.caller.packed(
+                    _distinct(prompts), torch.zeros(1, dtype=torch.long, device=batch.ids.device)
+                )
+        else:
+            prompts = clean.prompts
+            completions = [replace(segment, keep=False) for segment in clean.completions]
+        sizes = torch.tensor([0] + [segment.size for segment in completions], device=batch.ids.device)
+        starts = sizes.cumsum(0)[:-1]
+        places = starts[:, None] + torch.arange(batch.columns.shape[1], device=starts.device)
+        places = places.clamp(max=max(int(sizes.sum()) - 1, 0))
+        everything = torch.arange(batch.size, device=starts.device)
+        with self.caller.leaf(places[batch.reasoning], noise) as embeddings:
+            outcome = self._read(batch, everything, completions)
+        return outcome, Leaf(embeddings[0], places)
+
+    def _clean(self, batch: Batch, prompts: list[Segment], completions: list[Segment]) -> Clean:
+        """One pass over prompts and completions; positions read may lie in either."""
+        run = [*_distinct(prompts), *(segment for segment in completions if segment.size)]
+        begins, place = {}, 0
+        for segment in run:
+            begins[id(segment)] = place
+            place += segment.size
+        device = batch.ids.device
+        prompt_begins = torch.tensor([begins[id(segment)] for segment in prompts], device=device)
+        sizes = torch.tensor([segment.size for segment in prompts], device=device)
+        own_begins = torch.tensor([begins.get(id(segment), 0) for segment in completions], device=device)
+        first = batch.read_from - batch.mask.long().argmax(dim=1) if batch.size else sizes
+        reads = first[:, None] + torch.arange(batch.read_mask.shape[1], device=device)
+        inside = reads < sizes[:, None]
+        reads = torch.where(
+            inside, prompt_begins[:, None] + reads, own_begins[:, None] + reads - sizes[:, None]
+        )
+        with torch.no_grad():
+            found = self.caller.packed(run, reads[batch.read_mask])
+        return Clean(_outcome(found, batch.read_mask, batch.targets), prompts, completions)
+
+    def _read(self, batch: Batch, rows: Tensor, segments: Sequence[Segment]) -> Outcome:
+        """One pass; the outcome of each segment, whose last token is the last that its row reads."""
+        mask, targets = batch.read_mask[rows], batch.targets[rows]
+        sizes = torch.tensor([segment.size for segment in segments], dtype=torch.long, device=mask.device)
+        last_read = (mask * torch.arange(mask.shape[1], device=mask.device)).amax(1)
+        reads = (sizes.cumsum(0) - 1 - last_read)[:, None] + torch.arange(mask.shape[1], device=mask.device)
+        return _outcome(self.caller.packed(segments, reads[mask]), mask, targets)
+
+
+def _outcome(found: Tensor, mask: Tensor, targets: Tensor) -> Outcome:
+    """Logits (reads, V) in the rows and columns that were read."""
+    logits = found.new_zeros(*mask.shape, found.shape[-1])
+    logits[mask] = found
+    return Outcome(logits, mask, targets)
+
+
+def _segments(
+    batch: Batch, keep: bool = False, influence: bool = False
+) -> tuple[list[Segment], list[Segment]]:
+    """The prompt and the completion of each row; rows with equal prompts share theirs, which keep keys and values."""
+    prompts: dict[tuple[int, ...], Segment] = {}
+    of_rows, completions = [], []
+    starts = batch.mask.long().argmax(dim=1).tolist() if batch.size else []
+    for row, start in enumerate(starts):
+        ids = batch.ids[row][batch.mask[row]]
+        size = int(batch.columns[row, 0]) - start
+        prompt = prompts.setdefault(tuple(ids[:size].tolist()), Segment(ids[:size], keep=True))
+        own = ids[size:]
+        noted = torch.zeros(own.numel(), own.numel(), device=own.device) if influence else None
+        of_rows.append(prompt)
+        completions.append(Segment(own, size, prefix=prompt, keep=keep, influence=noted))
+    return of_rows, completions
+
+
+def _distinct(segments: Sequence[Segment]) -> list[Segment]:
+    return list({id(segment): segment for segment in segments}.values())
+
+
+def _exact_edits(edits: Edits, completions: Sequence[Segment]) -> list[Segment]:
+    """For each edit the row from its token on."""
+    segments = []
+    for row, token, new_id in zip(edits.rows.tolist(), edits.tokens.tolist(), edits.new_ids, strict=True):
+        segments.append(_suffix(completions[row], token, new_id))
+    return segments
+
+
+def _suffix(clean: Segment, token: int, new_id: Tensor) -> Segment:
+    ids = clean.ids[token:].clone()
+    ids[0] = new_id
+    return Segment(ids, clean.start + token, prefix=clean)
+
+
+def _sparse_edits(batch: Batch, edits: Edits, completions: Sequence[Segment], m: int) -> list[Segment]:
+    """For each edit its token, the m later reasoning tokens that it influences most, and what follows the reasoning."""
+    segments = []
+    tails, chosen = [], []
+    for row, clean in enumerate(completions):
+        tokens = batch.reasoning[row].nonzero().squeeze(1)
+        first_read = clean.size - 1 - int(batch.read_mask[row].nonzero().max())
+        tail = min(first_read, int(tokens.max()) + 1)
+        tails.append(tail)
+        assert clean.influence is not None
+        later = torch.ones_like(clean.influence[:tail], dtype=torch.bool).tril(-1)
+        most = clean.influence[:tail].masked_fill(~later, -1.0).topk(min(m, tail), dim=0).indices
+        chosen.append(most.sort(dim=0).values)
+    for row, token, new_id in zip(edits.rows.tolist(), edits.tokens.tolist(), edits.new_ids, strict=True):
+        clean, tail = completions[row], tails[row]
+        if tail - token - 1 <= m:
+            segments.append(_suffix(clean, token, new_id))
+            continue
+        later = chosen[row][:, token]
+        places = torch.cat(
+            [later.new_tensor([token]), later, torch.arange(tail, clean.size, device=later.device)]
+        )
+        ids = clean.ids[places]
+        ids[0] = new_id
+        segments.append(Segment(ids, clean.start + token, clean.start + places, prefix=clean))
+    return segments
+
+
+def _shape(segment: Segment, row: int) -> tuple[bool, int, int, int]:
+    """Scattered segments of one row side by side, the others by start and size."""
+    if segment.scattered is None:
+        return False, segment.start, segment.size, 0
+    return True, row, segment.start, 0
