@@ -21,6 +21,7 @@ USAGE, INTERRUPTED = 2, 130
 COMMANDS = {
     "train": "train a model with token-level credit: the flags of `trl grpo` and ours",
     "attribute": "show which tokens of one completion its answer rests on",
+    "evaluate": "measure how many problems of the known tasks a model solves",
     "strategies": "list the credit strategies",
     "demo": "train a built-in task with oar-g and with uniform credit, and compare",
 }
