@@ -13,6 +13,8 @@ from torch import Tensor
 
 from tokencredit.errors import UsageError
 
+_BLOCK = 1 << 19  # numbers, 4 MB in float64
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -45,20 +47,25 @@ def log_distribution(outcome: Outcome, mode: str) -> tuple[Tensor, Tensor]:
     Raises:
         UsageError: unknown mode.
     """
-    logits = outcome.logits.double()
+    logits, weights = _logits(outcome, mode)
+    return logits.log_softmax(-1), weights
+
+
+def _logits(outcome: Outcome, mode: str) -> tuple[Tensor, Tensor]:
+    """The logits (B, K', V) float64 of the outcome's distributions, and the weight of each (B, K')."""
     mask = outcome.mask.double()
     if mode == "last":
-        logits, mask = logits[:, :1], mask[:, :1]
-    elif mode == "answer_mean":
+        return outcome.logits[:, :1].double(), mask[:, :1]
+    logits = outcome.logits.double()
+    if mode == "answer_mean":
         # The mean of the logits, not of the probabilities: a geometric mean of the distributions.
         counted = torch.where(outcome.mask[..., None], logits, 0.0)
-        logits = counted.sum(1, keepdim=True) / mask.sum(1)[:, None, None]
-        mask = mask[:, :1]
-    elif mode == "answer_joint":
-        mask = mask / mask.sum(1, keepdim=True)
-    elif mode != "answer_kl":
-        raise UsageError(f"unknown outcome {mode!r}; use last, answer_mean, answer_joint or answer_kl")
-    return logits.log_softmax(-1), mask
+        return counted.sum(1, keepdim=True) / mask.sum(1)[:, None, None], mask[:, :1]
+    if mode == "answer_joint":
+        return logits, mask / mask.sum(1, keepdim=True)
+    if mode == "answer_kl":
+        return logits, mask
+    raise UsageError(f"unknown outcome {mode!r}; use last, answer_mean, answer_joint or answer_kl")
 
 
 def answer_log_prob(log_p: Tensor, weights: Tensor, targets: Tensor) -> Tensor:
@@ -74,12 +81,31 @@ def divergence(clean: Outcome, changed: Outcome, mode: str) -> Tensor:
     KL(p0_k || p_k). `answer_joint`: log p0(answer) - log p(answer), mean over the answer's tokens; signed, take its
     magnitude. Where a row has no answer of its own, the policy's most probable token stands for it.
     """
-    log_p0, weights = log_distribution(clean, mode)
-    log_p, changed_weights = log_distribution(changed, mode)
+    # A few rows at a time: float64 copies of more would leave the processor's cache.
+    few = max(1, _BLOCK // max(1, changed.logits[:1].numel()))
+    parts = torch.arange(changed.logits.shape[0], device=changed.logits.device).split(few)
+    found = []
+    for part in parts:
+        block = Outcome(changed.logits[part], changed.mask[part], changed.targets[part])
+        reference = clean if clean.logits.shape[0] == 1 else clean.select(part)
+        found.append(_divergence(reference, block, mode))
+    return torch.cat(found) if found else changed.logits.new_zeros(0, dtype=torch.float64)
+
+
+def _divergence(clean: Outcome, changed: Outcome, mode: str) -> Tensor:
     if mode == "answer_joint":
+        log_p0, weights = log_distribution(clean, mode)
+        log_p, changed_weights = log_distribution(changed, mode)
         targets = torch.where(clean.targets < 0, clean.logits.argmax(-1), clean.targets)
         before = answer_log_prob(log_p0, weights, targets)
         return before - answer_log_prob(log_p, changed_weights, targets.expand(log_p.shape[:2]))
-    # An impossible token (log p0 = -inf) contributes 0 to the KL, not NaN.
-    difference = torch.where(log_p0.isneginf(), torch.zeros_like(log_p0), log_p0 - log_p)
-    return (weights * (log_p0.exp() * difference).sum(-1)).sum(1)
+    # KL(p0 || p) = lse z - lse z0 - sum p0 (z - z0) with logits z, z0: log p is never held, and equal logits give 0.
+    z0, weights = _logits(clean, mode)
+    z, _ = _logits(changed, mode)
+    p0 = z0.softmax(-1)
+    moved = z - z0
+    impossible = z0.isneginf()  # contributes 0, not NaN
+    if impossible.any():
+        moved = moved.masked_fill(impossible, 0.0)
+    mean = torch.einsum("bkv,bkv->bk", p0.expand_as(moved), moved)
+    return (weights * (z.logsumexp(-1) - z0.logsumexp(-1) - mean)).sum(1)
