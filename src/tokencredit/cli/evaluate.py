@@ -227,9 +227,7 @@ def _backend(arguments: argparse.Namespace) -> Backend:
     from tokencredit.evaluation.harness import local_backend, named_backend
 
     if arguments.backend != "hf":
-        return named_backend(
-            arguments.backend, arguments.model, arguments.batch_size, arguments.backend_args
-        )
+        return named_backend(arguments.backend, arguments.model, arguments.batch_size, arguments.backend_args)
     import torch
 
     from tokencredit.cli.models import load_model

@@ -93,9 +93,7 @@ def build_task(
             "process_results": process_results,
             "generation_kwargs": decoding.settings(),
             "repeats": decoding.samples,
-            "filter_list": [
-                {"name": "all", "filter": [{"function": "take_first_k", "k": decoding.samples}]}
-            ],
+            "filter_list": [{"name": "all", "filter": [{"function": "take_first_k", "k": decoding.samples}]}],
             "metric_list": [
                 {"metric": metric, "aggregation": "mean", "higher_is_better": better}
                 for metric, better in metrics.items()
@@ -167,7 +165,9 @@ class Backend:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UsageError(f"the back-end {self.name} failed: {reason}") from error
         if len(texts) != len(asked):
-            raise UsageError(f"the back-end {self.name} gave {len(texts)} completions for {len(asked)} prompts")
+            raise UsageError(
+                f"the back-end {self.name} gave {len(texts)} completions for {len(asked)} prompts"
+            )
         return [
             Completion(text, *self._endings.take(prompt)) for prompt, text in zip(asked, texts, strict=True)
         ]

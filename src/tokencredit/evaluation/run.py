@@ -131,7 +131,9 @@ def results(samples: Sequence[store.Sample], ks: Sequence[int], seed: int) -> di
     return found
 
 
-def compare(first: Sequence[store.Sample], second: Sequence[store.Sample], seed: int) -> dict[str, Difference]:
+def compare(
+    first: Sequence[store.Sample], second: Sequence[store.Sample], seed: int
+) -> dict[str, Difference]:
     """For each task in both: the paired difference of the share of right samples, the first minus the second.
 
     Raises:
@@ -140,7 +142,9 @@ def compare(first: Sequence[store.Sample], second: Sequence[store.Sample], seed:
     ours, theirs = by_problem(first), by_problem(second)
     shared = [task for task in ours if task in theirs]
     if not shared:
-        raise UsageError(f"nothing to compare: {', '.join(ours)} here, {', '.join(theirs) or 'nothing'} there")
+        raise UsageError(
+            f"nothing to compare: {', '.join(ours)} here, {', '.join(theirs) or 'nothing'} there"
+        )
     found = {}
     for task in shared:
         for name in ours[task].keys() & theirs[task].keys():

@@ -37,7 +37,9 @@ def _interval(low: float, high: float, scale: int, sign: str = "") -> str:
 
 def differences_table(differences: Mapping[str, Difference]) -> Table:
     """A line for each task: both shares of right samples and their difference in points, and what it shows."""
-    table = Table("task", "problems", "this", "other", "difference", "95% interval", "better / worse", "shows")
+    table = Table(
+        "task", "problems", "this", "other", "difference", "95% interval", "better / worse", "shows"
+    )
     for column in table.columns[1:-1]:
         column.justify = "right"
     for task, found in differences.items():
