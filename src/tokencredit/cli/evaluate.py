@@ -21,7 +21,8 @@ from tokencredit.evaluation.tasks import BENCHMARKS, Problem, fingerprint, get_b
 from tokencredit.tasks import TASKS
 
 if TYPE_CHECKING:
-    from tokencredit.evaluation.harness import Backend, Decoding
+    from tokencredit.evaluation.decoding import Decoding
+    from tokencredit.evaluation.harness import Backend
     from tokencredit.evaluation.run import Asked
 
 MOST_TOKENS = 2048
@@ -40,7 +41,7 @@ def run(argv: list[str]) -> int:
     from tokencredit.evaluation import run as evaluation
     from tokencredit.evaluation import store
 
-    against = store.read_samples(Path(arguments.against)) if arguments.against else None
+    against = _other(arguments)
     problems, left_out = _load(arguments)
     backend = _backend(arguments)
     chat = _chat(arguments, backend)
@@ -223,6 +224,21 @@ def _load(arguments: argparse.Namespace) -> tuple[dict[str, list[Problem]], dict
     return problems, left_out
 
 
+def _other(arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
+    """The samples of the evaluation to compare with, None without one; refuses one without a task in common."""
+    if arguments.against is None:
+        return None
+    from tokencredit.evaluation import store
+
+    folder = Path(arguments.against)
+    there = store.summary(folder)["settings"].get("tasks", {})
+    if not set(there) & set(arguments.tasks):
+        raise UsageError(
+            f"--against {folder} has other tasks: {', '.join(there)}, not {', '.join(arguments.tasks)}"
+        )
+    return store.read_samples(folder)
+
+
 def _backend(arguments: argparse.Namespace) -> Backend:
     from tokencredit.evaluation.harness import local_backend, named_backend
 
@@ -245,10 +261,9 @@ def _chat(arguments: argparse.Namespace, backend: Backend) -> bool:
         if arguments.chat is False:
             raise UsageError(f"the back-end {backend.name} takes chat messages alone; leave out --no-chat")
         return True
-    template = getattr(getattr(backend.lm, "tokenizer", None), "chat_template", None)
-    if arguments.chat and not template:
+    if arguments.chat and not backend.has_chat_template:
         raise UsageError("--chat was given, but the back-end's tokenizer has no chat template")
-    return bool(template) if arguments.chat is None else arguments.chat
+    return backend.has_chat_template if arguments.chat is None else arguments.chat
 
 
 def _ask(
@@ -260,7 +275,8 @@ def _ask(
         UsageError: the model cannot read the longest prompt and write that much.
     """
     from tokencredit.cli.training_data import INSTRUCTION
-    from tokencredit.evaluation.harness import Decoding, build_task, prompts
+    from tokencredit.evaluation.decoding import Decoding
+    from tokencredit.evaluation.harness import build_task, prompts
     from tokencredit.evaluation.run import Asked
 
     template = arguments.prompt_template or INSTRUCTION
@@ -329,13 +345,14 @@ class _Progress:
         self.bar = tqdm(total=total, unit="sample", mininterval=seconds, disable=False, file=sys.stderr)
         self.counts: dict[str, list[int]] = {}
 
-    def tell(self, sample: Mapping[str, Any]) -> None:
-        count = self.counts.setdefault(sample["task"], [0, 0])
-        count[0] += sample["verdict"] == "right"
-        count[1] += 1
-        self.bar.set_description(sample["task"], refresh=False)
-        self.bar.set_postfix(right=f"{count[0]}/{count[1]}", refresh=False)
-        self.bar.update()
+    def tell(self, samples: Sequence[Mapping[str, Any]]) -> None:
+        for sample in samples:
+            count = self.counts.setdefault(sample["task"], [0, 0])
+            count[0] += sample["verdict"] == "right"
+            count[1] += 1
+            self.bar.set_description(sample["task"], refresh=False)
+            self.bar.set_postfix(right=f"{count[0]}/{count[1]}", refresh=False)
+        self.bar.update(len(samples))
 
     def __enter__(self) -> _Progress:
         return self
@@ -357,10 +374,12 @@ def _versions() -> dict[str, str]:
 def _show(results: Mapping[str, Any], differences: Mapping[str, Any], other: str | None) -> None:
     from rich.console import Console
 
-    from tokencredit.evaluation.tables import differences_table, results_table
+    from tokencredit.evaluation.tables import differences_table, in_words, results_table
 
     console = Console()
     console.print(results_table(results))
     if differences:
         console.print(f"against {other}, difference in points:", markup=False, highlight=False)
         console.print(differences_table(differences))
+        for task, found in differences.items():
+            console.print(in_words(task, found), markup=False, highlight=False)

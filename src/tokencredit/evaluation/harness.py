@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from datasets import Dataset
@@ -19,6 +18,7 @@ from lm_eval.api.registry import get_model
 from lm_eval.api.task import ConfigurableTask
 
 from tokencredit.errors import UsageError
+from tokencredit.evaluation.decoding import Completion, Decoding
 from tokencredit.evaluation.grading import grade, votes
 from tokencredit.evaluation.metrics import Scored, majority_at
 from tokencredit.evaluation.tasks import Problem
@@ -29,32 +29,6 @@ HOSTED = ("local-completions", "local-chat-completions", "openai-completions", "
 """Back-ends that send text to a server, which alone knows the model."""
 SEEDED = ("vllm", *HOSTED)
 """Back-ends that take a seed with each request."""
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How completions are written.
-
-    Attributes:
-        samples: completions a problem.
-        temperature: 0 takes the likeliest token each time.
-        top_p: share of probability that is sampled from.
-        max_new_tokens: at which a completion is cut off.
-        seed: of all sampling.
-    """
-
-    samples: int = 1
-    temperature: float = 0.0
-    top_p: float = 1.0
-    max_new_tokens: int = 2048
-    seed: int = 0
-
-    def settings(self) -> dict[str, Any]:
-        """As the harness takes them; its own stop texts are off, a completion ends with its end of turn."""
-        chosen: dict[str, Any] = {"until": [], "max_gen_toks": self.max_new_tokens}
-        if self.temperature == 0:
-            return {**chosen, "do_sample": False, "temperature": 0.0}
-        return {**chosen, "do_sample": True, "temperature": self.temperature, "top_p": self.top_p}
 
 
 def build_task(
@@ -121,20 +95,17 @@ def prompts(task: ConfigurableTask, backend: Backend, chat: bool) -> list[Any]:
     return [instance.args[0] for instance in task.instances]
 
 
-@dataclass(frozen=True)
-class Completion:
-    """What a back-end wrote: the text, why it ended ("stop", "length", None: unknown), and its tokens if known."""
-
-    text: str
-    finish: str | None
-    tokens: int | None
-
-
 class Backend:
-    """A model of the harness that also tells how each completion ended."""
+    """A model of the harness that also tells how each completion ended.
+
+    Attributes:
+        name: what the harness calls the back-end.
+        lm: the harness's model.
+        seeded: whether it takes a seed with each request.
+    """
 
     def __init__(self, name: str, lm: LM) -> None:
-        self.name, self.lm = name, lm
+        self.name, self.lm, self.seeded = name, lm, name in SEEDED
         self._endings = _Endings()
         lm.set_cache_hook(self._endings)
         for method, reader in _READERS.items():
@@ -151,7 +122,7 @@ class Backend:
         import torch
 
         settings = decoding.settings()
-        if decoding.temperature > 0 and self.name in SEEDED:
+        if decoding.temperature > 0 and self.seeded:
             settings["seed"] = seed
         if self.name == "hf" and decoding.temperature > 0:
             settings["top_k"] = 0
@@ -172,9 +143,17 @@ class Backend:
             Completion(text, *self._endings.take(prompt)) for prompt, text in zip(asked, texts, strict=True)
         ]
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the back-end's tokenizer comes with one; a back-end without a tokenizer here has none."""
+        try:
+            return bool(self.lm.tokenizer.chat_template)
+        except Exception:  # no tokenizer, or one that cannot be loaded when it is first asked for
+            return False
+
     def room(self, asked: Sequence[Any]) -> int | None:
-        """How many tokens a completion may have after the longest prompt; None where only a server knows."""
-        if self.name in HOSTED or not hasattr(self.lm, "max_length"):
+        """How many tokens a completion may have after the longest prompt; None where that is not known here."""
+        if self.name not in ("hf", "vllm"):
             return None
         return int(self.lm.max_length) - max(len(self.lm.tok_encode(prompt)) for prompt in asked)
 
@@ -182,7 +161,7 @@ class Backend:
 Ending = tuple[str | None, int | None]
 
 
-class _Endings(CacheHook):  # type: ignore[misc]
+class _Endings(CacheHook):
     """Collects how completions ended.
 
     A back-end reorders its requests, but hands each prompt with its text to the cache hook in the order in which its
@@ -266,8 +245,10 @@ def named_backend(name: str, model: str, batch_size: int, arguments: Mapping[str
     """
     try:
         kind = get_model(name)
-    except (KeyError, ValueError, ImportError) as error:
-        raise UsageError(f"no back-end {name!r}; use hf, vllm, {', '.join(HOSTED[:2])}") from error
+    except Exception as error:  # a back-end registers itself when its libraries can be imported
+        needed = "; vllm needs the package vllm" if name == "vllm" else ""
+        known = f"hf, vllm, {', '.join(HOSTED[:2])}"
+        raise UsageError(f"the harness has no back-end {name!r} here{needed}; use {known}") from error
     given: dict[str, Any] = {"pretrained": model, "batch_size": batch_size}
     if name in HOSTED:
         if name.startswith("local") and not arguments.get("base_url"):

@@ -90,7 +90,7 @@ def summarise(problems: Sequence[Sequence[Scored]], ks: Sequence[int], seed: int
 
     Args:
         problems: the samples of each problem, as many for each.
-        ks: the k of pass@k and, above 1, of maj@k.
+        ks: the k of pass@k and, above 2, of maj@k.
         seed: of the bootstrap.
 
     Returns:
@@ -109,7 +109,7 @@ def summarise(problems: Sequence[Sequence[Scored]], ks: Sequence[int], seed: int
     if n > 1:
         values[f"avg@{n}"] = [_share(samples, "right") for samples in problems]
     for k in ks:
-        if k > 1:
+        if k > 2:  # of two answers that differ each is taken half the time: maj@2 is pass@1
             values[f"maj@{k}"] = [majority_at(samples, k) for samples in problems]
     values["no-answer"] = [sum(s.vote is None for s in samples) / n for samples in problems]
     for name in ("truncated", "tokens"):

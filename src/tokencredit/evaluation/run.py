@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 from tokencredit.answers import opens_thinking
 from tokencredit.errors import UsageError
 from tokencredit.evaluation import store
+from tokencredit.evaluation.decoding import Completion, Decoding
 from tokencredit.evaluation.grading import grade, score
 from tokencredit.evaluation.metrics import summarise
 from tokencredit.evaluation.paired import Difference, difference
 from tokencredit.evaluation.tasks import Problem
 
 if TYPE_CHECKING:
-    from tokencredit.evaluation.harness import Backend, Completion, Decoding
+    from tokencredit.evaluation.harness import Backend
 
-Progress = Callable[[store.Sample], None]
+Progress = Callable[[Sequence[store.Sample]], None]
 
 
 @dataclass(frozen=True)
@@ -68,32 +69,28 @@ def write_samples(
 ) -> list[store.Sample]:
     """All samples of the evaluation: those that the folder keeps, and those that were still to be written and judged.
 
-    `progress` is called with each sample, the kept ones first.
+    `progress` is called with each batch, the kept ones first.
 
     Raises:
         UsageError: the folder holds other samples, or the back-end failed; what was finished stays.
     """
-    from tokencredit.evaluation.harness import SEEDED
-
     known = {(task, each.problem.id): each for task, all_asked in asked.items() for each in all_asked}
     ids = {task: [each.problem.id for each in all_asked] for task, all_asked in asked.items()}
     batches = plan(ids, decoding.samples, batch_size)
     samples = store.keep_finished(folder, batches)
-    for sample in samples:
-        progress(sample)
+    progress(samples)
     done = len(samples)
     for batch in batches:
         if done >= len(batch):  # batches are finished in order
             done -= len(batch)
             continue
         chosen = [known[task, name] for task, name, _ in batch]
-        seed = batch_seed(decoding.seed, batch, each_request=backend.name in SEEDED)
+        seed = batch_seed(decoding.seed, batch, each_request=backend.seeded)
         completions = backend.generate([each.prompt for each in chosen], decoding, seed)
         written = [_sample(*each) for each in zip(batch, chosen, completions, strict=True)]
         store.append(folder, written)
         samples += written
-        for sample in written:
-            progress(sample)
+        progress(written)
     return samples
 
 

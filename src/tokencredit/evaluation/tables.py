@@ -36,11 +36,9 @@ def _interval(low: float, high: float, scale: int, sign: str = "") -> str:
 
 
 def differences_table(differences: Mapping[str, Difference]) -> Table:
-    """A line for each task: both shares of right samples and their difference in points, and what it shows."""
-    table = Table(
-        "task", "problems", "this", "other", "difference", "95% interval", "better / worse", "shows"
-    )
-    for column in table.columns[1:-1]:
+    """A line for each task: both shares of right samples, and their difference in points with its 95% interval."""
+    table = Table("task", "problems", "this", "other", "difference", "95% interval")
+    for column in table.columns[1:]:
         column.justify = "right"
     for task, found in differences.items():
         known = found.low is not None and found.high is not None
@@ -51,7 +49,11 @@ def differences_table(differences: Mapping[str, Difference]) -> Table:
             f"{100 * found.second:.1f}%",
             f"{100 * found.value:+.1f}",
             _interval(found.low, found.high, 100, "+") if known else "-",  # type: ignore[arg-type]
-            f"{found.better} / {found.worse}",
-            found.words,
         )
     return table
+
+
+def in_words(task: str, found: Difference) -> str:
+    """What a task's difference shows, as a sentence."""
+    counts = f"{found.better} problems better, {found.worse} worse"
+    return f"{task}: {found.words} ({counts}, of {found.problems})"
