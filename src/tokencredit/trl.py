@@ -1,25 +1,28 @@
 """GRPO with token-level credit through TRL: `OARConfig` for `GRPOConfig`, `OARTrainer` for `GRPOTrainer`.
 
-TRL generates, rewards, normalises and optimises; the one override replaces its (B,) advantages by (B, T).
+TRL generates, rewards, normalises and optimises; its (B,) advantages are replaced by (B, T), after the generation or,
+where credit is read from the loss's own forward pass, in the loss.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOConfig, GRPOTrainer
 
-from tokencredit.credit import Options, TokenCredit, assign, get_strategy
+from tokencredit.credit import STRATEGIES, Options, TokenCredit, get_strategy
 from tokencredit.credit.keys import keyed_generator
 from tokencredit.errors import UsageError
+from tokencredit.generation import Generation
+from tokencredit.graph import GraphPolicy, GraphReader
 from tokencredit.grounding import PROBE, ground, probe_tokens
 from tokencredit.policy import Policy
 from tokencredit.report.records import append_record
@@ -27,8 +30,12 @@ from tokencredit.report.token_record import token_record
 from tokencredit.rollouts import Rollouts
 from tokencredit.spans import Spans
 from tokencredit.tasks.data import IMAGE_COLUMNS, RESERVED_COLUMNS
+from tokencredit.trainer_logging import StepClock, credit_metrics, total_rewards
+
+logger = logging.getLogger(__name__)
 
 NO_ANSWER = ("uniform", "probe")
+STAGES = ("rollout", "loss")
 
 
 def _option(name: str, text: str, **training: Any) -> Any:
@@ -46,6 +53,12 @@ class OARConfig(GRPOConfig):
     """
 
     credit: str = field(default="oar-g", metadata={"help": "Credit strategy, see `tokencredit strategies`."})
+    credit_stage: str = field(
+        default="rollout",
+        metadata={
+            "help": "When credit is assigned: rollout (a pass of its own), loss (oar-g, in the loss's own pass)."
+        },
+    )
     credit_outcome: str | None = _option(
         "outcome",
         "Outcome: last, answer_mean, answer_joint, answer_kl. Default: the strategy's published one.",
@@ -100,11 +113,20 @@ class OARConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        get_strategy(self.credit)
+        strategy = get_strategy(self.credit)
         self.credit_options(step=0)
         if self.credit_no_answer not in NO_ANSWER:
             raise UsageError(
                 f"credit_no_answer must be one of {', '.join(NO_ANSWER)}, not {self.credit_no_answer!r}"
+            )
+        if self.credit_stage not in STAGES:
+            raise UsageError(f"credit_stage must be one of {', '.join(STAGES)}, not {self.credit_stage!r}")
+        if self.credit_stage == "loss" and not strategy.in_graph:
+            able = ", ".join(name for name, row in STRATEGIES.items() if row.in_graph)
+            raise UsageError(f"credit_stage=loss works with {able}, not with credit={self.credit}")
+        if self.credit_stage == "loss" and self.credit_gradient == "noise":
+            raise UsageError(
+                "credit_stage=loss has no noise in its forward pass; use credit_gradient=labels or credit_stage=rollout"
             )
         for name in ("credit_probe", "credit_marker"):
             if getattr(self, name) == "":
@@ -122,6 +144,8 @@ class OARConfig(GRPOConfig):
         """
         own = [f.name for f in dataclasses.fields(Options) if f.name not in ("seed", "step", "pad_token_id")]
         values = {name: getattr(self, f"credit_{name}") for name in own}
+        if self.credit_stage == "loss":
+            values["gradient"] = "labels"
         try:
             return Options(seed=self.seed, step=step, pad_token_id=pad_token_id, **values)
         except UsageError as error:
@@ -163,40 +187,71 @@ class OARTrainer(GRPOTrainer):
             probe_tokens(self._tokenizer, self.args.credit_probe)
         if self.args.credit != "uniform" or self.args.credit_records:
             _check_whole_model(self.accelerator)
-        self._policy = Policy(
-            self.accelerator.unwrap_model(self.model),
-            self.args.credit_token_budget,
-            half_precision=True if self.args.bf16 or self.args.fp16 else None,
-        )
-        self._credit_seconds = 0.0
-        self.add_callback(_StepClock(self))
+        unwrapped = self.accelerator.unwrap_model(self.model)
+        half = True if self.args.bf16 or self.args.fp16 else None
+        self._policy = Policy(unwrapped, self.args.credit_token_budget, half_precision=half)
+        self._reader = GraphReader(unwrapped, half) if self.args.credit_stage == "loss" else None
+        self._said = False
+        self._generation: Generation | None = None
+        self.credit_seconds = 0.0  # of the step so far
+        self.add_callback(StepClock(self))
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """TRL's rollouts with `advantages` (B, T) in place of (B,): A_i w_{i,t} + b_{i,t}, for the loss alone.
 
-        `uniform` leaves them as they are, and so does evaluation.
+        `uniform` leaves them as they are, and so does evaluation. Where credit is for the loss to assign, they stay
+        (B,) until then, and `credit_row` (B,) says which row of the generation each is.
         """
         started = time.perf_counter()
         output = super()._generate_and_score_completions(inputs)
         if not self.model.training:
             return output
         rolled_out = time.perf_counter()
-        spans, rollouts, credit = None, None, None
-        if self.args.credit != "uniform":
-            rollouts, spans = self._ground(output)
-            options = self.args.credit_options(self._generation_key(), self._tokenizer.pad_token_id)
-            credit = assign(self.strategy, self._policy, rollouts, options)
-            output["advantages"] = credit.token_advantages(output["advantages"]).to(torch.float32).detach()
-        self._credit_seconds += time.perf_counter() - rolled_out
         self._metrics["train"]["credit/rollout_seconds"].append(rolled_out - started)
-        self._metrics["train"]["credit/seconds"].append(time.perf_counter() - rolled_out)
-        if rollouts is not None and credit is not None:
-            self._log_credit(rollouts, credit)
-        if self._records_due():
-            if rollouts is None:
-                rollouts, spans = self._ground(output)
-            self._record(output, rollouts, spans, credit)
+        if self.args.credit == "uniform":
+            self._metrics["train"]["credit/seconds"].append(0.0)
+            if self._records_due():
+                self._record(*self._ground(output), None, self._generation_key())
+            return output
+        options = self.args.credit_options(self._generation_key(), self._tokenizer.pad_token_id)
+        generation = Generation.of(*self._ground(output), options, self._policy.dtype)
+        rows = torch.arange(output["advantages"].shape[0], device=output["advantages"].device)
+        if self._in_loss():
+            output["credit_row"] = rows
+            self._generation = generation
+            self._count(generation, time.perf_counter() - rolled_out)
+            return output
+        generation.assign(self.strategy, self._policy, rows)
+        output["advantages"] = generation.token_advantages(rows)
+        self._count(generation, time.perf_counter() - rolled_out)
+        self._finish(generation)
         return output
+
+    def _compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+        """TRL's loss, with the token advantages put in between its forward pass and what it makes of them."""
+        if "credit_row" not in inputs:
+            return cast(torch.Tensor, super()._compute_loss(model, inputs))
+        generation, rows = self._generation, inputs["credit_row"]
+        assert generation is not None and self._reader is not None
+        started = time.perf_counter()
+        probed = generation.probed[rows]
+        generation.assign(self.strategy, self._policy, rows[probed])
+        batch = generation.rollouts.select(rows)
+        # NaN until they are known, so that a loss that doesn't wait for them shows.
+        advantages = torch.full(batch.shape, torch.nan, device=rows.device)
+        self._count(generation, time.perf_counter() - started)
+
+        def assign(policy: GraphPolicy) -> None:
+            started = time.perf_counter()
+            generation.assign(self.strategy, policy, rows[~probed])
+            advantages.copy_(generation.token_advantages(rows))
+            self._count(generation, time.perf_counter() - started)
+
+        with self._reader.reading(batch, assign):
+            loss = super()._compute_loss(model, {**inputs, "advantages": advantages})
+        if not generation.left:
+            self._finish(generation)
+        return cast(torch.Tensor, loss)
 
     def _ground(self, output: dict[str, Any]) -> tuple[Rollouts, list[Spans]]:
         """TRL's output as Rollouts, with the rows keyed by their place in the whole generation batch."""
@@ -222,32 +277,41 @@ class OARTrainer(GRPOTrainer):
         accumulation = self.args.gradient_accumulation_steps
         return self.state.global_step * accumulation + self._step % accumulation
 
-    def _log_credit(self, rollouts: Rollouts, credit: TokenCredit) -> None:
-        """Means over all ranks, into TRL's log."""
-        asked, mask = credit.rows, rollouts.reasoning_mask
-        weights = credit.weights.double() * mask
-        tokens = mask.sum(1).clamp(min=1)
-        ess = weights.sum(1).square() / (tokens * weights.square().sum(1).clamp(min=1e-300))
-        sums = torch.stack(
-            [
-                ess[asked].sum(),
-                asked.sum().double(),
-                credit.suppressed.sum().double(),
-                credit.boosted.sum().double(),
-                mask[asked].sum().double(),
-                (~rollouts.answer_mask.any(1)).sum().double(),
-                torch.tensor(float(asked.numel()), dtype=torch.float64, device=asked.device),
-            ]
+    def _in_loss(self) -> bool:
+        """Whether the loss is to assign this generation's credit; why it can't is said once."""
+        if self._reader is None:
+            return False
+        reason = self._obstacle() or self._reader.obstacle()
+        if reason is not None and not self._said:
+            logger.warning("credit_stage=loss: %s; a separate pass assigns the credit", reason)
+            self._said = True
+        return reason is None
+
+    def _obstacle(self) -> str | None:
+        """Why these settings keep the loss's forward pass from assigning credit."""
+        args = self.args
+        if self.num_iterations > 1 or args.gradient_accumulation_steps % (args.steps_per_generation or 1):
+            return (
+                "a generation serves more than one optimizer step, and its credit is that of generation time"
+            )
+        if args.torch_compile:
+            return "a compiled model frees its graph after one backward"
+        return (
+            "every row is asked by a probe, which the loss doesn't read" if args.credit_probe_always else None
         )
-        total = self.accelerator.gather(sums.float()).view(-1, sums.numel()).sum(0).tolist()
-        ess_sum, rows, suppressed, boosted, covered, no_answer, everything = total
-        metrics = {"credit/no_answer": no_answer / everything, "credit/skipped": 1 - rows / everything}
-        if rows:
-            metrics["credit/ess_ratio"] = ess_sum / rows
-            metrics["credit/suppressed"] = suppressed / covered
-            metrics["credit/boosted"] = boosted / covered
-        for name, value in metrics.items():
+
+    def _count(self, generation: Generation, seconds: float) -> None:
+        """Adds time that credit took."""
+        self.credit_seconds += seconds
+        generation.seconds += seconds
+
+    def _finish(self, generation: Generation) -> None:
+        """Logs a generation whose rows all have their credit."""
+        metrics = credit_metrics(generation.rollouts, generation.credit, self.accelerator.gather)
+        for name, value in {**metrics, "credit/seconds": generation.seconds}.items():
             self._metrics["train"][name].append(value)
+        if self._records_due():
+            self._record(generation.rollouts, generation.spans, generation.credit, generation.options.step)
 
     def _records_due(self) -> bool:
         """At the first step, and where a logged step is among those that this generation serves."""
@@ -260,23 +324,21 @@ class OARTrainer(GRPOTrainer):
         return done == 0 or (done + max(1, served)) // every > done // every
 
     def _record(
-        self,
-        output: dict[str, Any],
-        rollouts: Rollouts,
-        spans: list[Spans] | None,
-        credit: TokenCredit | None,
+        self, rollouts: Rollouts, spans: list[Spans], credit: TokenCredit | None, generation_key: int
     ) -> None:
         """A few rows, chosen by a keyed draw, to `records.jsonl` in the output directory."""
-        assert spans is not None and rollouts.advantages is not None
         rows = rollouts.shape[0]
-        generator = keyed_generator(self.args.seed, self._generation_key(), 0, -1)
+        generator = keyed_generator(self.args.seed, generation_key, 0, -1)
         drawn = torch.randperm(rows, generator=generator)
         has_tokens = rollouts.completion_mask.any(dim=1).cpu()  # a truncated row may have been masked out
         written = drawn[has_tokens[drawn]]
         chosen = written[: self.args.credit_records].sort().values
         sample = rollouts.select(chosen)
         logps = self._policy.token_logps(sample)
-        rewards = self._logged_rewards(rows)
+        rank = self.accelerator.process_index
+        rewards = total_rewards(
+            self._logs["rewards"], self.reward_weights, rows, self.accelerator.num_processes, rank
+        )
         for index, row in enumerate(chosen.tolist()):
             append_record(
                 Path(self.args.output_dir or ".") / "records.jsonl",
@@ -288,41 +350,6 @@ class OARTrainer(GRPOTrainer):
                     **token_record(self._tokenizer, sample, index, spans[row], logps, credit, row),
                 },
             )
-
-    def _logged_rewards(self, rows: int) -> list[float | None]:
-        """Total reward of each local row, from what TRL logged for this generation (all ranks, rank by rank)."""
-        world = self.accelerator.num_processes * rows
-        start = self.accelerator.process_index * rows
-        columns = [list(values)[-world:][start : start + rows] for values in self._logs["rewards"].values()]
-        weighted = [
-            [None if value is None or value != value else float(weight) * value for value in column]
-            for weight, column in zip(self.reward_weights.tolist(), columns, strict=True)
-        ]
-        totals: list[float | None] = []
-        for values in zip(*weighted, strict=True):
-            judged = [value for value in values if value is not None]
-            totals.append(sum(judged) if judged else None)
-        return totals
-
-
-class _StepClock(TrainerCallback):
-    """Logs which share of each step's time attribution took."""
-
-    def __init__(self, trainer: OARTrainer) -> None:
-        self.trainer = trainer
-        self.started = time.perf_counter()
-
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self.started = time.perf_counter()
-        self.trainer._credit_seconds = 0.0
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        share = self.trainer._credit_seconds / (time.perf_counter() - self.started)
-        self.trainer._metrics["train"]["credit/share_of_step"].append(share)
 
 
 def _check_whole_model(accelerator: Any) -> None:

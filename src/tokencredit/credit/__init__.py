@@ -39,7 +39,9 @@ __all__ = [
 
 STRATEGIES: dict[str, Strategy] = {
     "oar-p": Strategy(oar_p, "how far the outcome moves when the token is replaced"),
-    "oar-g": Strategy(oar_g, "how far the outcome would move, from one gradient to the token's embedding"),
+    "oar-g": Strategy(
+        oar_g, "how far the outcome would move, from one gradient to the token's embedding", in_graph=True
+    ),
     "uniform": Strategy(controls.uniform, "control: all tokens alike, plain GRPO"),
     "random": Strategy(controls.random, "control: uniform random importance"),
     "position": Strategy(controls.position, "control: later tokens matter more"),

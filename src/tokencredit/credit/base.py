@@ -38,9 +38,12 @@ class Strategy:
         summary: one line for listings.
         additive: gives a bonus, so rows with zero advantage need it too; others never see such rows.
         centred: a bonus is centred by its mean over the reasoning tokens of the rows that carry one.
+        in_graph: can run in the graph of the loss: of the policy it asks `map` and `differentiable_outcome` alone,
+            without a clean outcome or noise where its gradient is `labels`.
     """
 
     function: Callable[[Policy, Rollouts, Options], Credit]
     summary: str
     additive: bool = False
     centred: bool = True
+    in_graph: bool = False
