@@ -5,6 +5,8 @@ It shares nothing with the package but the keys of its random numbers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -55,18 +57,35 @@ def distance(clean: Tensor, changed: Tensor, mode: str) -> Tensor:
     return (clean.exp() * (clean - changed)).sum()
 
 
-def full_logits(model: nn.Module, ids: list[int]) -> Tensor:
-    return model(torch.tensor([ids])).logits[0].double()
+def full_logits(model: nn.Module, **inputs: Tensor) -> Tensor:
+    return model(**inputs).logits[0].double()
 
 
-def oar_p(model: nn.Module, rollouts: Rollouts, mode: str, counterfactual: str, pad: int) -> Tensor:
+def float32_head_logits(model: nn.Module, **inputs: Tensor) -> Tensor:
+    """As `full_logits`, with the head in float32 on the hidden states of a half-precision body."""
+    hidden = model(**inputs, output_hidden_states=True).hidden_states[-1][0]
+    head = model.get_output_embeddings()
+    bias = None if head.bias is None else head.bias.float()
+    logits = nn.functional.linear(hidden.float(), head.weight.float(), bias)
+    cap = getattr(model.config, "final_logit_softcapping", None)
+    return (logits if cap is None else cap * torch.tanh(logits / cap)).double()
+
+
+def oar_p(
+    model: nn.Module,
+    rollouts: Rollouts,
+    mode: str,
+    counterfactual: str,
+    pad: int,
+    read: Callable[..., Tensor] = full_logits,
+) -> Tensor:
     importance = torch.zeros(rollouts.shape, dtype=torch.float64)
     for row in range(rollouts.shape[0]):
         ids, start, where, said = row_parts(rollouts, row)
         if not where:
             continue
         with torch.no_grad():
-            logits = full_logits(model, ids)
+            logits = read(model, input_ids=torch.tensor([ids]))
             if not said and mode == "answer_joint":
                 said = [int(logits[where[0]].argmax())]
             clean = representation(logits, where, said, mode)
@@ -79,7 +98,7 @@ def oar_p(model: nn.Module, rollouts: Rollouts, mode: str, counterfactual: str, 
                 else:
                     ranked = logits[start + token - 1].argsort(descending=True).tolist()
                     changed[start + token] = next(i for i in ranked if i != ids[start + token])
-                moved = representation(full_logits(model, changed), where, said, mode)
+                moved = representation(read(model, input_ids=torch.tensor([changed])), where, said, mode)
                 importance[row, token] = distance(clean, moved, mode).abs()
     return importance
 
@@ -92,6 +111,7 @@ def oar_g(
     draws: int = 1,
     seed: int = 0,
     step: int = 0,
+    read: Callable[..., Tensor] = full_logits,
 ) -> Tensor:
     importance = torch.zeros(rollouts.shape, dtype=torch.float64)
     table = model.get_input_embeddings()
@@ -100,7 +120,7 @@ def oar_g(
         tokens = rollouts.reasoning_mask[row].nonzero().squeeze(1)
         if not where or tokens.numel() == 0:
             continue
-        logits = full_logits(model, ids).detach()
+        logits = read(model, input_ids=torch.tensor([ids])).detach()
         if not said and mode == "answer_joint":
             said = [int(logits[where[0]].argmax())]
         clean = representation(logits, where, said, mode)
@@ -109,11 +129,40 @@ def oar_g(
             generator = keyed_generator(seed, step, draw, row)
             noise = torch.zeros_like(embeddings)
             drawn = torch.randn(tokens.numel(), embeddings.shape[-1], generator=generator)
-            noise[0, start + tokens] = noise_std * drawn.to(noise.dtype)
-            noisy = model(inputs_embeds=embeddings + noise).logits[0].double()
+            wide = torch.promote_types(noise.dtype, torch.float32)
+            noise[0, start + tokens] = (noise_std * drawn.to(wide)).to(noise.dtype)
+            noisy = read(model, inputs_embeds=embeddings + noise)
             distance(clean, representation(noisy, where, said, mode), mode).backward()
-            product = (embeddings.grad[0] * embeddings[0]).sum(-1).detach().abs().double()
+            product = (embeddings.grad[0].double() * embeddings[0].double()).sum(-1).detach().abs()
             importance[row, tokens] += product[start + tokens] / draws
+    model.zero_grad(set_to_none=True)
+    return importance
+
+
+def oar_g_labels(
+    model: nn.Module,
+    rollouts: Rollouts,
+    mode: str,
+    labels: int = 8,
+    read: Callable[..., Tensor] = full_logits,
+) -> Tensor:
+    """The form without noise: one backward for each rank of label, weighted by its probability."""
+    importance = torch.zeros(rollouts.shape, dtype=torch.float64)
+    table = model.get_input_embeddings()
+    for row in range(rollouts.shape[0]):
+        ids, start, where, said = row_parts(rollouts, row)
+        tokens = rollouts.reasoning_mask[row].nonzero().squeeze(1)
+        if not where or tokens.numel() == 0:
+            continue
+        for rank in range(labels):
+            embeddings = table(torch.tensor([ids])).detach().requires_grad_(True)
+            objective = torch.zeros((), dtype=torch.float64)
+            for position in representation(read(model, inputs_embeds=embeddings), where, said, mode):
+                label = int(position.detach().argsort(descending=True)[rank])
+                objective = objective + position[label].detach().exp() * position[label]
+            objective.backward()
+            product = (embeddings.grad[0].double() * embeddings[0].double()).sum(-1).detach().abs()
+            importance[row, tokens] += product[start + tokens]
     model.zero_grad(set_to_none=True)
     return importance
 
