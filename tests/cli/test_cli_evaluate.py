@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cli_helpers import announce_answers
 
+from fake_server import serving
 from tokencredit.cli import evaluate
 from tokencredit.tasks import HELD_OUT, get_task
 
@@ -38,6 +39,12 @@ def flags(model: Path, data: Path) -> list[Any]:
     """Flags of an evaluation of a second or two; the policy announces its answers so that they can be read."""
     announce_answers(model)
     return ["--model", model, "--data-dir", data, "--prompt-template", "{problem}", "--batch-size", 5]
+
+
+@pytest.fixture
+def server():
+    with serving() as fake:
+        yield fake
 
 
 def numbers(folder: str) -> dict[str, Any]:
@@ -81,6 +88,41 @@ def test_sampled_and_gone_on_with(cli, flags):
     assert numbers("killed")["results"] == numbers("whole")["results"]
     assert cli("evaluate", *settings, "--seed", 4, "--out", "other").code == 0
     assert [s["completion"] for s in lines("other")] != [s["completion"] for s in lines("whole")]
+
+
+@needs_harness
+def test_an_interruption_says_that_it_can_go_on(cli, flags, monkeypatch):
+    from tokencredit.evaluation.harness import Backend
+
+    generate, calls = Backend.generate, []
+
+    def interrupted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return generate(*arguments)
+
+    monkeypatch.setattr(Backend, "generate", interrupted)
+    outcome = cli("evaluate", *flags, "--tasks", "gsm8k", "--out", "out")
+    assert outcome.code == 130 and "the same command goes on from there" in outcome.err
+    assert len(lines("out")) == 5
+    assert cli("evaluate", *flags, "--tasks", "gsm8k", "--out", "out").code == 0
+    assert len(lines("out")) == 12 and len(calls) == 2 + 2
+
+
+@needs_harness
+def test_a_server(cli, data, server):
+    outcome = cli(
+        *("evaluate", "--model", "m", "--tasks", "math500", "--data-dir", data, "--out", "out"),
+        *("--backend", "local-chat-completions", "--samples", 2),
+        *("--backend-args", f"base_url={server.url}/chat/completions,num_concurrent=4,auth_token=secret"),
+    )
+    assert outcome.code == 0
+    assert len(server.asked) == 8 and {payload["temperature"] for payload in server.asked} == {1.0}
+    assert len({payload["seed"] for payload in server.asked}) == 2, "one seed for each sample number"
+    assert "secret" not in Path("out/evaluation.json").read_text()
+    assert numbers("out")["results"]["math500"]["metrics"]["tokens"]["value"] == 5
+    assert "Requesting API" not in outcome.out
 
 
 @needs_harness

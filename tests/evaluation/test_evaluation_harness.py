@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
+from fake_server import serving
 from tokencredit.errors import UsageError
 from tokencredit.evaluation.decoding import Decoding
 from tokencredit.evaluation.tasks import Problem
@@ -58,6 +59,12 @@ def test_prompts_are_the_template_with_the_problem():
     task = build_task("ours", PROBLEMS, TEMPLATE, GREEDY)
     backend = named_backend("dummy", "m", 1, {})
     assert prompts(task, backend, chat=False) == [TEMPLATE.replace("{problem}", p.text) for p in PROBLEMS]
+
+
+@pytest.fixture
+def server():
+    with serving() as fake:
+        yield fake
 
 
 @pytest.fixture(scope="module")

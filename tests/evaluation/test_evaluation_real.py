@@ -54,8 +54,6 @@ def test_forty_problems_twice(gguf, tmp_path):
     assert metrics["no-answer"] == sum(s["answer"] is None for s in samples) / 40
     assert 0 < metrics["no-answer"] < 1, "some answers are found, and not in all texts"
     for sample in samples:
-        assert sample["finish"] == (
-            "length" if sample["tokens"] == 160 and sample["finish"] != "stop" else "stop"
-        )
+        assert sample["finish"] == "stop" or (sample["finish"], sample["tokens"]) == ("length", 160)
         assert sample["prompt"].count(sample["problem"]) == 1 and "<|im_start|>assistant" in sample["prompt"]
         assert "<|im_end|>" not in sample["completion"] and 0 < sample["tokens"] <= 160

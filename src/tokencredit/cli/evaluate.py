@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tokencredit.evaluation.run import Asked
 
 MOST_TOKENS = 2048
+BATCH, BATCH_ELSEWHERE = 8, 256
 _SECRETS = ("auth_token", "header", "api_key")
 _WEIGHTS = (".safetensors", ".bin", ".gguf")
 _BLOCKS, _BLOCK = 64, 1 << 16
@@ -46,7 +47,7 @@ def run(argv: list[str]) -> int:
     backend = _backend(arguments)
     chat = _chat(arguments, backend)
     asked, decoding = _ask(arguments, problems, backend, chat)
-    folder = Path(arguments.out or f"runs/evaluate-{Path(arguments.model).stem.replace(':', '-')}")
+    folder = Path(arguments.out or f"runs/evaluate-{Path(arguments.model).name.removesuffix('.gguf')}")
     settings = _settings(arguments, problems, decoding, chat)
     store.claim(folder, settings, overwrite=arguments.overwrite)
     with _Progress(sum(map(len, problems.values())) * decoding.samples) as progress:
@@ -125,9 +126,8 @@ _FLAGS: dict[str, dict[str, Any]] = {
         "metavar": "NAME=VALUE,...",
     },
     "batch_size": {
-        "help": "completions that are written at once (default: 8)",
+        "help": "completions that are written and kept at once (default: 8; with other back-ends than hf 256)",
         "type": int,
-        "default": 8,
         "metavar": "N",
     },
     "dtype": {
@@ -164,6 +164,8 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name} must be at least 1, not {value}")
+    if arguments.batch_size is None:
+        arguments.batch_size = BATCH if arguments.backend == "hf" else BATCH_ELSEWHERE
     if arguments.temperature is None:
         arguments.temperature = 0.0 if arguments.samples == 1 else 1.0
     if not 0 <= arguments.temperature < float("inf"):
@@ -357,8 +359,10 @@ class _Progress:
     def __enter__(self) -> _Progress:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.bar.close()
+        if kind is not None and self.bar.n:
+            print("what is finished is kept: the same command goes on from there", file=sys.stderr)
 
 
 def _versions() -> dict[str, str]:

@@ -92,7 +92,12 @@ def prompts(task: ConfigurableTask, backend: Backend, chat: bool) -> list[Any]:
         raise UsageError(
             f"the back-end {backend.name} has no chat template; evaluate with --no-chat"
         ) from error
-    return [instance.args[0] for instance in task.instances]
+    found = [instance.args[0] for instance in task.instances]
+    if not isinstance(found[0], str | tuple):  # neither text nor the harness's own form of messages
+        raise UsageError(
+            "--backend_args tokenizer_backend=remote does not go with chat messages; leave it out"
+        )
+    return found
 
 
 class Backend:
@@ -249,12 +254,12 @@ def named_backend(name: str, model: str, batch_size: int, arguments: Mapping[str
         needed = "; vllm needs the package vllm" if name == "vllm" else ""
         known = f"hf, vllm, {', '.join(HOSTED[:2])}"
         raise UsageError(f"the harness has no back-end {name!r} here{needed}; use {known}") from error
-    given: dict[str, Any] = {"pretrained": model, "batch_size": batch_size}
+    given: dict[str, Any] = {"pretrained": model, "batch_size": "auto" if name == "vllm" else batch_size}
     if name in HOSTED:
         if name.startswith("local") and not arguments.get("base_url"):
             raise UsageError(f"the back-end {name} needs --backend-args base_url=http://HOST:PORT/v1/...")
-        # the server tokenises, and knows how long a text may be
         given = {"model": model, "batch_size": 1, "tokenizer_backend": "none", "tokenized_requests": False}
+        given["max_length"] = 2**30  # the server knows how long a text may be; nothing is to be cut off here
     try:
         return Backend(name, kind.create_from_arg_obj({**given, **arguments}))
     except (Exception, SystemExit) as error:  # constructors load models and libraries, and raise anything

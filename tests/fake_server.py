@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-
-import pytest
 
 
 @dataclass
@@ -33,8 +32,10 @@ class FakeServer:
         return {"choices": [choice], "usage": {"completion_tokens": 5}}
 
 
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
+@contextmanager
+def serving() -> Iterator[FakeServer]:
+    """A server at a free port, for as long as the context lasts."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             payload = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -52,7 +53,9 @@ def server() -> Iterator[FakeServer]:
     fake = FakeServer(f"http://127.0.0.1:{httpd.server_port}/v1")
     thread = threading.Thread(target=httpd.serve_forever, daemon=True)
     thread.start()
-    yield fake
-    httpd.shutdown()
-    httpd.server_close()
-    thread.join()
+    try:
+        yield fake
+    finally:
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()
