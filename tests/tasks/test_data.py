@@ -31,7 +31,8 @@ def write(tmp_path: Path):
         ({"problem": "1+1?", "answer": "2"}, "1+1?", "2"),
         ({"prompt": "1+1?", "answer": 2}, "1+1?", "2"),
         ({"question": "1+1?", "answer": "One and one.\n#### 1,002"}, "1+1?", "1,002"),
-        ({"problem": "1+1?", "solution": r"So \boxed{1} or \boxed{\frac{4}{2}}."}, "1+1?", r"\frac{4}{2}"),
+        ({"problem": "1+1?", "solution": r"So \boxed{1}. No, \boxed{\frac{4}{2}}."}, "1+1?", r"\frac{4}{2}"),
+        ({"problem": "x^2=1?", "solution": r"So \boxed{1} or \boxed{-1}."}, "x^2=1?", "1, -1"),
         (
             {"prompt": [{"role": "user", "content": "1+1?"}], "answer": "2"},
             [{"role": "user", "content": "1+1?"}],

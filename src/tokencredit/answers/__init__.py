@@ -1,14 +1,34 @@
 """Which part of a completion is its answer, and is it right?
 
-One rule set serves the rewards and the token spans: `extract` finds the answer's characters, `verify` judges
-exactly these. Text alone decides where it can (exact); what needs algebra goes to math-verify in a worker
-process with a time and a memory limit, which is killed and replaced when it exceeds them, so that no
+One rule set serves the rewards, the token spans and evaluation: `extract` finds the answer's characters, `verify`
+judges exactly these. Text alone decides where it can (exact); what needs algebra goes to math-verify in worker
+processes with a time and a memory limit, which are killed and replaced when they exceed them, so that no
 completion can hang or bloat a training run. Nothing here imports torch or transformers.
 """
 
 from __future__ import annotations
 
 from tokencredit.answers.extraction import Answer, extract, opens_thinking
-from tokencredit.answers.verdicts import Verdict, accuracy_reward, check_gold, verify
+from tokencredit.answers.rewards import (
+    accuracy_reward,
+    accuracy_reward_for,
+    format_reward,
+    format_reward_for,
+    template_opens_thinking,
+)
+from tokencredit.answers.verdicts import Verdict, check_gold, verify, verify_all
 
-__all__ = ["Answer", "Verdict", "accuracy_reward", "check_gold", "extract", "opens_thinking", "verify"]
+__all__ = [
+    "Answer",
+    "Verdict",
+    "accuracy_reward",
+    "accuracy_reward_for",
+    "check_gold",
+    "extract",
+    "format_reward",
+    "format_reward_for",
+    "opens_thinking",
+    "template_opens_thinking",
+    "verify",
+    "verify_all",
+]

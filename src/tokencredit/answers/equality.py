@@ -1,212 +1,191 @@
-"""Whether two answers are the same, by their text; what the text cannot tell, the worker is asked.
+"""Whether two answers are the same, by their text; what the text cannot tell, the workers are asked.
 
-`clean` gives one spelling to what is written in several ways, `same_text` decides what is exact, and `judge`
-takes units, names and lists apart until every piece is decided by its text or by the worker.
+`same_text` decides what is exact, and `judge` takes option letters, units, names and lists apart until every piece is
+decided by its text or by a worker.
 """
 
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
 
-from tokencredit.answers.extraction import MATH
+from tokencredit.answers.formula import UnjudgedError
+from tokencredit.answers.numbers import GROUPED, number
+from tokencredit.answers.spelling import TEXT, clean
+from tokencredit.answers.units import same_unit, split_unit, unit_name
 from tokencredit.answers.worker import ask
 
-__all__ = ["NAMED", "clean", "judge", "number", "parts", "same_text", "with_unit"]
+__all__ = ["has_words", "judge", "parts", "same_text", "unnamed", "within"]
 
-_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
-_CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen"}
-_SPELLINGS: list[tuple[re.Pattern[str], Any]] = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in [
-        (r"\\(?:left|right|displaystyle|Big|big)(?![A-Za-z])|(?<!\\)\\[!,;:]|\*\*", ""),
-        (r"(?<!\\)\\ |~|\\q?quad\b|\s+", " "),
-        (r"[−–]", "-"),
-        (r"×|\\cdot(?![A-Za-z])", r"\\times "),
-        (r"\s*,?\s*(?:\\text\s*\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*", ","),
-        (r"\\varnothing|∅", r"\\emptyset "),
-        (r"∞|\binfinity\b", r"\\infty "),
-        (r"π", r"\\pi "),
-        (r"∪", r"\\cup "),
-        (r"±", r"\\pm "),
-        (r"√|(?<![\\A-Za-z])sqrt\b", r"\\sqrt"),
-        (r"°|\^\s*\{?\s*\\circ\s*\}?|\\degree\b|\s*\bdegrees?\b", r"\\text{degree}"),
-        (r"(?:\\?%|\bpercent\b)", r"\\text{percent}"),
-        (r"^(-?)(\\?\$|[€£¥])\s*(-?[\d.,]+)", lambda m: f"{m[1]}{m[3]}\\text{{{_CURRENCIES[m[2][-1]]}}}"),
-        (r"\{,\}", ","),
-        (r"\\operatorname\*?\s*\{([a-z]+)\}", r"\\\1 "),
-        (r"\\[dtc]frac", r"\\frac"),
-        (r"\\frac\s*(\d)\s*(?=[\d{])", r"\\frac{\1}"),
-        (r"(\\frac\s*\{[^{}]*\})\s*(\d)", r"\1{\2}"),
-        (r"\\sqrt\s*(?:\(([^()]*)\)|(\d+|[a-zA-Z]))", r"\\sqrt{\1\2}"),
-        (r"_\{(\w)\}|(?<=\d)_\{(\w+)\}", r"_\1\2"),
-        (r"(?<![\d.}^_])(\d+)\s*(\\frac\{\d+\}\{\d+\})", r"(\1+\2)"),
-    ]
-]
-_NUMBER = re.compile(
-    r"([+-]?)(\d{1,3}(?:[, ]\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)"
-    r"(?:[eE]([+-]?\d+)|\\times 10\^\{?([+-]?\d+)\}?)?"
+_FUNCTION = r"sin|cos|tan|cot|sec|csc|log|ln|exp|arcsin|arccos|arctan|sqrt|frac|max|min|gcd|lcm|det|binom"
+# an answer that is given with its name: "x = 5", "f(x) = 2x", "x \in [0, 1]", "\angle ABC = 60"
+_NAMED = re.compile(
+    rf"((?:\\(?:angle|overline|triangle|bar|vec|hat|mathrm|text)\s*)?(?:\\(?!(?:{_FUNCTION})\b)[A-Za-z]+|[A-Za-z]{{1,4}}|"
+    r"\{[A-Za-z]+\})(?:_(?:\w|\{\\?\w+\}))?(?:\^\{\\prime\})?(?:\([A-Za-z\d,]{1,9}\))?)\s*(?:=|\\in\b)([^=<>,;]+(?:=[^=<>,;]+)+|[^=<>]+)"
 )
-_RATIO = re.compile(r"([+-]?)(?:\\frac\{(-?\d{1,50})\}\{(\d{1,50})\}|(\d{1,50})/(\d{1,50}))")
-_MIXED = re.compile(
-    r"([+-]?)(?:\((\d{1,50})\+\\frac\{(\d{1,50})\}\{(\d{1,50})\}\)|(\d{1,50}) (\d{1,50})/(\d{1,50}))"
-)
-_UNIT = re.compile(
-    r"(.*[\w)}.])\s*\\text\{\s*([^{}]*?)\s*\}((?:\^\{?\d\}?)?)"
-    r"|(.*[\d)}])\s+((?!(?i:[abcnxyz]+)$)[A-Za-z]{3,}(?:\s[A-Za-z]+)*|[ckm]m|kg|ft|lb)()"
-)
-# an answer that is given with its name: "x = 5", "f(x) = 2x", "x \in [0, 1]"
-NAMED = re.compile(r"([A-Za-z]{1,3}(?:_\w)?(?:\([a-z]\))?)\s*(?:=|\\in\b)([^=<>]+)")
-_NOT_ONE = re.compile(r"\\(?:pm|mp|cup|cap|le|ge|leq|geq|in|begin|text|setminus)(?![A-Za-z])|[<>]")
+_HALF_OPEN = re.compile(r"([A-Za-z])(\([^()\[\]]*[,;][^()\[\]]*\]|\[[^()\[\]]*[,;][^()\[\]]*\))")
+_NOT_ONE = re.compile(r"\\(?:pm|mp|cup|cap|leq|geq|in|begin|text|setminus|mathbb)(?![A-Za-z])|[<>]")
 _NOT_WORDS = re.compile(
-    r"\\(?:begin|end)\{\w+\}|\\[A-Za-z]+"
-    r"|(?<![A-Za-z])(?:and|or|degree|percent|(?:arc)?(?:sin|cos|tan)h?|log|exp)(?![A-Za-z])"
+    r"\\(?:begin|end)\{\w+\}|\\[A-Za-z]+|_\{\w+\}"
+    r"|(?<![A-Za-z])(?:degree|percent|(?:arc)?(?:sin|cos|tan)h?|log|exp)(?![A-Za-z])"
 )
-_NO_UNIT = re.compile(
-    r"\b(?:or|and|more|less|fewer|least|most|than|not|mod|if|when|only"
-    r"|approx\w*|hundred|thousand|[mbtr]+illion|dozen)\b",
-    re.IGNORECASE,
-)
-_UNIT_NAMES = {
-    **{"feet": "ft", "foot": "ft", "inches": "in", "inch": "in", "hour": "hr", "minute": "min"},
-    **{"centimeter": "cm", "meter": "m", "kilometer": "km", "mile": "mi", "second": "sec"},
-}
-_REPEATING = re.compile(r"(\d{0,50})\.(\d{0,50})\\overline\{(\d{1,50})\}")
-_IN_BASE = re.compile(r"\d[^\W_]*_\w+")
+_OPTION = re.compile(r"(?:\(([A-J])\)|([A-J])(?:\)|[.:](?=[\s\\])|(?=\\text\{)))[\s:.)]*(.*)", re.DOTALL)
+_IN_BASE = re.compile(r"\d[^\W_]*_(?:\w+|\{\w+\})")
 _SPACE = re.compile(r" (?!\d)|(?<!\d) ")
-_CLOCK = re.compile(r"\d{1,2}:\d\d")
-_OPEN, _CLOSE = {"(": ")", "[": "]", r"\{": r"\}"}, (")", "]", r"\}")
-
-
-def clean(text: str) -> str:
-    """One spelling for what is written in several ways; the value stays what it was."""
-    text = text.strip().strip("`").rstrip(".,;。 ") if not text.endswith("...") else text
-    while wrapped := MATH.fullmatch(text) or _TEXT.fullmatch(text):
-        inner = wrapped.group(wrapped.lastindex or 0).strip().rstrip(".,;")
-        if "$" in inner:
-            break
-        text = inner
-    for pattern, replacement in _SPELLINGS:
-        text = pattern.sub(replacement, text)
-    text = re.sub(r"\s*([-+=<>,^_(){}\[\]/]|\\times )\s*", r"\1", text.strip())
-    alone = _TEXT.fullmatch(text)
-    return alone.group(1).strip() if alone else text
-
-
-def number(text: str) -> Fraction | Decimal | None:
-    """The exact value of a plain number, fraction or mixed number; a Decimal if it is very long."""
-    if match := _RATIO.fullmatch(text) or _MIXED.fullmatch(text):
-        *whole, top, bottom = (int(part) for part in match.groups()[1:] if part)
-        return (sum(whole) + Fraction(top, bottom)) * (-1 if match[1] == "-" else 1) if bottom else None
-    if match := _REPEATING.fullmatch(text):
-        fixed, period = int(f"0{match[1]}{match[2]}"), Fraction(int(match[3]), 10 ** len(match[3]) - 1)
-        return (fixed + period) / 10 ** len(match[2])
-    if match := _NUMBER.fullmatch(text):
-        try:
-            value = Decimal(f"{match[1]}{re.sub('[, ]', '', match[2])}e{match[3] or match[4] or 0}")
-        except InvalidOperation:
-            return None
-        return Fraction(value) if len(text) < 400 and abs(value.adjusted()) < 400 else value
-    return None
+_CLOCK = re.compile(r"(\d{1,2}):(\d\d)(?: ?\\text\{)? ?((?:[ap]\.?m\b\.?)?)\}?", re.IGNORECASE)
+_OPEN, _CLOSE = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle"}, (")", "]", r"\}", r"\rangle")
+_BRACKET = re.compile(r"\\[{}]|\\[lr]angle(?![A-Za-z])|[(){}\[\],;]")
 
 
 def parts(text: str) -> tuple[str, list[str]]:
-    """The outer brackets (such as "(]", "" without) and the items between the commas at the top level."""
-    depth, cuts, first_close = 0, [], -1
-    for match in re.finditer(r"\\[{}]|[(){}\[\],]", text):
+    """The outer brackets (such as "(]", "" without) and the items between the separators at the top level."""
+    level, cuts, first_close = 0, [], -1
+    for match in _BRACKET.finditer(text):
         sign = match.group()
-        depth += (sign in _OPEN or sign == "{") - (sign in _CLOSE or sign == "}")
-        if sign in _CLOSE and depth == 0 and first_close < 0:
+        level += (sign in _OPEN or sign == "{") - (sign in _CLOSE or sign == "}")
+        if sign in _CLOSE and level == 0 and first_close < 0:
             first_close = match.end()
-        cuts += [(depth, match.start())] * (sign == ",")
+        cuts += [(level, match.start())] * (sign in (",", ";"))
     opening = next((sign for sign in _OPEN if text.startswith(sign)), "")
     closing = next((sign for sign in _CLOSE if text.endswith(sign)), "")
     wrapped = opening and closing and first_close == len(text)
     begin, end = (len(opening), len(text) - len(closing)) if wrapped else (0, len(text))
-    edges = [begin - 1, *(at for level, at in cuts if level == (1 if wrapped else 0)), end]
+    edges = [begin - 1, *(at for depth, at in cuts if depth == (1 if wrapped else 0)), end]
+    if any(text[at] == ";" for at in edges[1:-1]):  # the commas beside may separate thousands
+        firm = [edges[0], *(at for at in edges[1:-1] if text[at] == ";"), end]
+        numbers = [(a, b) for a, b in pairwise(firm) if GROUPED.fullmatch(text[a + 1 : b].strip())]
+        edges = [at for at in edges if not any(a < at < b for a, b in numbers)]
     items = [text[a + 1 : b].strip() for a, b in pairwise(edges)]
     items = [half for item in items for half in _both_signs(item)]
-    return (opening + closing).replace("\\", "") if wrapped else "", items
+    kind = (opening + closing).replace(r"\langle", "(").replace(r"\rangle", ")").replace("\\", "")
+    return kind if wrapped else "", items
 
 
 def _both_signs(item: str) -> list[str]:
-    if item.count(r"\pm") != 1:
+    if item.count(r"\pm") != 1 or item.count(r"\mp"):
         return [item]
     return [re.sub(r"\\pm\s*", sign, item).removeprefix("+") for sign in "+-"]
 
 
 def same_text(gold: str, answer: str) -> bool | None:
-    """Whether two cleaned answers are equal, as far as their text alone can tell; None: ask math-verify."""
+    """Whether two cleaned answers are equal, as far as their text alone can tell; None: ask the workers."""
     if _SPACE.sub("", gold) == _SPACE.sub("", answer):
         return True
     numbers = number(gold), number(answer)
     if None not in numbers:
-        return numbers[0] == numbers[1]
-    if _CLOCK.fullmatch(gold) or _CLOCK.fullmatch(answer):
-        return False
+        if numbers[0] == numbers[1]:
+            return True
+        return None if GROUPED.fullmatch(gold) or GROUPED.fullmatch(answer) else False
+    clocks = _CLOCK.fullmatch(gold), _CLOCK.fullmatch(answer)
+    if any(clocks):
+        return all(clocks) and _same_clock(*clocks)  # type: ignore[arg-type]
     if _IN_BASE.fullmatch(gold) and _IN_BASE.fullmatch(answer):
-        return False
-    words = [re.sub(r"[\s().,]+", " ", _TEXT.sub(r" \1", text)).strip() for text in (gold, answer)]
-    if re.fullmatch(r"[^\W\d_][\w ]*", words[0]) and "," not in gold + answer:
+        return re.sub(r"[{}]", "", gold) == re.sub(r"[{}]", "", answer)
+    words = [re.sub(r"[\s().,]+", " ", TEXT.sub(r" \1", text)).strip() for text in (gold, answer)]
+    if re.fullmatch(r"[^\W\d_][\w ]*", words[0]) and not re.search("[,;]", gold + answer):
         fold = str.casefold if len(words[0]) > 2 else str
         if fold(words[0]) == fold(words[1]):
             return True
-    if any(re.search(r"[^\W\d_]{4,}|[^\W\d_]{2,} \d", _NOT_WORDS.sub("", text)) for text in words):
-        return False
-    return None
+    return False if any(map(has_words, words)) else None
+
+
+def has_words(text: str) -> bool:
+    """Whether a cleaned text has words that no formula holds, so that it is compared as text."""
+    return bool(re.search(r"[^\W\d_]{4,}|[^\W\d_]{2,} \d", _NOT_WORDS.sub(" ", text)))
+
+
+def _same_clock(gold: re.Match[str], answer: re.Match[str]) -> bool:
+    halves = [match[3].replace(".", "").casefold() for match in (gold, answer)]
+    return (
+        int(gold[1]) == int(answer[1]) and gold[2] == answer[2] and ("" in halves or halves[0] == halves[1])
+    )
 
 
 def judge(gold: str, answer: str) -> bool:
-    """Whether two cleaned answers are equal: units apart, names and lists split, math-verify for the rest."""
+    """Whether two cleaned answers are equal: option letters and units apart, names and lists split, algebra last."""
     verdict = same_text(gold, answer)
-    units = [with_unit(text) for text in (gold, answer)]
-    if verdict or not any(units):
+    if verdict:
+        return True
+    options = _option(gold), _option(answer)
+    if any(options):
+        return _judge_options(gold, answer, *options)
+    units = split_unit(gold), split_unit(answer)
+    units = _matching_letter(gold, answer, *units)
+    if not any(units):
         return verdict if verdict is not None else _judge_parts(gold, answer)
-    bodies = [(u[1] or u[4]) if u else text for u, text in zip(units, (gold, answer), strict=True)]
-    names = [_unit_name((u[2] or u[5] or "") + (u[3] or "")) if u else "" for u in units]
-    if all(names) and names[0] != names[1]:
+    bodies = [unit[0] if unit else text for unit, text in zip(units, (gold, answer), strict=True)]
+    names = [unit_name(unit[1]) if unit else "" for unit in units]
+    if all(names) and not same_unit(*names):
         return False
     if judge(*(clean(body) for body in bodies)):
         return True
-    if sorted(names) != ["", "percent"]:
+    if sorted(names) != ["", "percent^1"]:
         return False
     return ask(*(f"({body})/100" if name else body for body, name in zip(bodies, names, strict=True)))
 
 
-def with_unit(text: str) -> re.Match[str] | None:
-    """The match of a quantity and its unit; words such as "or more" are no unit."""
-    match = _UNIT.fullmatch(text)
-    if match is None or _NO_UNIT.search(match[2] or match[5] or ""):
-        return None
-    body = match[1] or match[4]
-    return match if len(body) == 1 or re.search(r"\d|\\(?!text)", body) else None
+def _option(text: str) -> tuple[str, str] | None:
+    """The letter of an option and what stands after it."""
+    match = _OPTION.fullmatch(TEXT.sub(r"\1 ", text).strip() if r"\text" in text else text)
+    return (match[1] or match[2], match[3].strip()) if match else None
 
 
-def _unit_name(unit: str) -> str:
-    """A unit in one spelling; enough to tell units apart, not to convert them."""
-    name = re.sub(r"[\s.{}^]+", "", unit.casefold())
-    return _UNIT_NAMES.get(name, _UNIT_NAMES.get(name.removesuffix("s"), name.removesuffix("s")))
+def _judge_options(
+    gold: str, answer: str, gold_option: tuple[str, str] | None, option: tuple[str, str] | None
+) -> bool:
+    """Option letters must agree, and so must what is said after them where both say something."""
+    letters = [
+        o[0] if o else t if re.fullmatch("[A-J]", t) else ""
+        for o, t in ((gold_option, gold), (option, answer))
+    ]
+    texts = [
+        clean(o[1]) if o else "" if letter else t
+        for o, letter, t in ((gold_option, letters[0], gold), (option, letters[1], answer))
+    ]
+    if all(letters):
+        return letters[0] == letters[1] and (not all(texts) or judge(texts[0], texts[1]))
+    return all(texts) and judge(texts[0], texts[1])
 
 
-def _unnamed(gold: str, answer: str) -> tuple[str, str]:
-    """Both without the name in "x = 5" or "x in [0, 1]", where at most one name is given."""
-    texts, named = (gold, answer), [NAMED.fullmatch(text) for text in (gold, answer)]
-    if len({match[1] for match in named if match}) != 1:
-        return texts
-    if any(match is None and re.search(r"[=<>]", text) for match, text in zip(named, texts, strict=True)):
-        return texts
-    bare = [match[2].strip() if match else text for match, text in zip(named, texts, strict=True)]
-    return bare[0], bare[1]
+def _matching_letter(
+    gold: str, answer: str, *units: tuple[str, str] | None
+) -> tuple[tuple[str, str] | None, tuple[str, str] | None]:
+    """Both units; a short one without \\text counts where the other side has the very same."""
+    found = list(units)
+    for side, text in ((0, gold), (1, answer)):
+        other = found[1 - side]
+        if found[side] is None and other is not None:
+            match = re.fullmatch(r"(.*[\d)}])\s*([A-Za-z]{1,2}(?:/[A-Za-z]+)?(?:\^\{?\d\}?)?)", text)
+            if match and unit_name(match[2]) == unit_name(other[1]):
+                found[side] = (match[1], match[2])
+    return found[0], found[1]
+
+
+def unnamed(text: str) -> tuple[str, str]:
+    """The name and the rest of "x = 5" or "x in [0, 1]"; "" and the text where no name is given."""
+    match = _NAMED.fullmatch(text) or _HALF_OPEN.fullmatch(text)
+    if match is None:
+        return "", text
+    name = re.sub(r"[{}\s]|\\(?:max|min)(?=\})", "", match[1])
+    return name, match[2].rpartition("=")[2].strip()
+
+
+def _bare(gold: str, answer: str) -> tuple[str, str]:
+    """Both without their name, where at most one name is given."""
+    named = unnamed(gold), unnamed(answer)
+    if len({name for name, _ in named if name}) != 1:
+        return gold, answer
+    if any(not name and re.search(r"[=<>]", rest) for name, rest in named):
+        return gold, answer
+    return named[0][1], named[1][1]
 
 
 def _judge_parts(gold: str, answer: str) -> bool:
-    """Compares what the brackets and the commas at the top level separate, item by item."""
-    unnamed = _unnamed(gold, answer)
-    if unnamed != (gold, answer):
-        return judge(*unnamed)
+    """Compares what the brackets and the separators at the top level part, item by item."""
+    bare = _bare(gold, answer)
+    if bare != (gold, answer):
+        return judge(*bare)
     (gold_kind, gold_items), (kind, items) = parts(gold), parts(answer)
     if len(gold_items) == len(items) == 1:
         inner = (
@@ -219,16 +198,39 @@ def _judge_parts(gold: str, answer: str) -> bool:
         return bool(_NOT_ONE.search(single)) and ask(gold, answer)
     if {gold_kind, kind} <= {"", "{}"}:
         return _judge_unordered(gold_items, items)
-    if gold_kind != kind and "" not in (gold_kind, kind) and len(items) == 2:  # open and closed ends
-        return False
+    if gold_kind != kind and gold_kind and kind and ("{}" in (gold_kind, kind) or len(items) == 2):
+        return False  # a set, or open and closed ends
     return all(judge(g, a) for g, a in zip(gold_items, items, strict=True))
 
 
 def _judge_unordered(gold_items: list[str], items: list[str]) -> bool:
+    """Whether the items are the same in some order; each counts once."""
     left = list(items)
     for item in gold_items:
-        match = next((other for other in left if judge(item, other)), None)
+        match = next((other for other in left if _decided(item, other)), None)
         if match is None:
             return False
         left.remove(match)
     return True
+
+
+def _decided(gold: str, answer: str) -> bool:
+    """`judge`, where an item that cannot be compared with this one may still be another."""
+    try:
+        return judge(gold, answer)
+    except UnjudgedError:
+        return False
+
+
+def within(gold: str, answer: str, tolerance: Fraction) -> bool:
+    """Whether two cleaned answers differ by at most the tolerance, item by item in their order."""
+    (gold_kind, gold_items), (kind, items) = parts(gold), parts(answer)
+    if len(gold_items) != len(items) or (gold_kind != kind and gold_kind and kind):
+        return False
+    if len(items) > 1:
+        return all(within(g, a, tolerance) for g, a in zip(gold_items, items, strict=True))
+    bodies = [unit[0] if (unit := split_unit(text)) else text for text in (gold, unnamed(answer)[1])]
+    values = [number(body) for body in bodies]
+    if all(isinstance(value, Fraction) for value in values):
+        return abs(values[0] - values[1]) <= tolerance  # type: ignore[operator]
+    return ask(bodies[0], bodies[1], str(tolerance))

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from tokencredit.answers.boxes import Box, find_boxes, outside_words
+from tokencredit.answers.retraction import is_placeholder, is_plain_value, taken_back
 
 __all__ = ["MATH", "Answer", "extract", "opens_thinking"]
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|\\boxed\s*([+-]?\d+(?:[./,]\d+)*|[A-J](?![A-Za-z]))")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
-_HASHES = re.compile(r"^[ \t]*####[ \t]*(?=[^A-Za-z\s#]|\S+[ \t]*$)(?!\d+[.)][ \t]+[A-Za-z])", re.MULTILINE)
+_OPEN_TAG = re.compile(r"<answer>(?!\s*(?:tags?\b|and\b|\W*</?answer>))", re.IGNORECASE)
+_ENDING = r"(?:<\|[^|>\n]*\|>|</?(?:s|eos|bos|pad|answer|think|end_of_turn|start_of_turn|im_end)>|</[a-z_]+>)"
+_HASHES = re.compile(
+    rf"(?:^|(?<=<answer>))[ \t]*####[ \t]*(?=[^A-Za-z\s#]|\S+(?:\s|{_ENDING})*\Z)(?!\d+[.)][ \t]+[A-Za-z])",
+    re.MULTILINE,
+)
 _PHRASE = re.compile(
-    r"(?:\b(?:the|my|our)\s+)?(?:\b(?:final|correct)\s+)?\banswer\b"
-    r"(?:\s+to\s[^.:\n]{1,80}?)?[*_]*\s*(?:\bis\b|\bare\b|=|[:：])+|\bfinal\s+answer\b[*_]*[ \t]*\n"
-    r"|(?:最终|最后)?答案\s*(?:是|为|[:：])+",
-    re.IGNORECASE,
+    r"(?:\b(?:the|my|our)\s+)?(?:\b(?:final|correct)\s+)?(?<![$\w])(?:answers?|correct\s+(?:option|choice))\b"
+    r"(?:\s+to\s[^.:\n]{1,80}?)?[*_]*\s*"
+    r"(?:\b(?:is|are|was|equals|(?:should|must|would|will)\s+be)\b|=|[:：])+(?!\s+not\b)"
+    r"|^[#*_ \t]*(?:final\s+)?answer\b[*_:]*[ \t]*\n|\bfinal\s+answer\b[*_]*[ \t]*\n"
+    r"|(?:最终|最后)?(?:的)?答案\s*(?:是|为|[:：])+|故选\s*[:：]?",
+    re.IGNORECASE | re.MULTILINE,
 )
 # math between dollar signs or LaTeX delimiters; the one group that matched is what stands inside
 MATH = re.compile(r"\$\$(.+?)\$\$|\$(?=\S)([^$\n]*[^$\s])\$(?!\d)|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _STOP = re.compile(
     r"\n|[.;!?](?=\s|[*_$`\"')\]]*(?:\s|$))|[。，；！？]|,\s*(?!and\b|or\b)(?=[A-Za-z]{2})"
-    r"|<\|[^|>\n]*\|>|</?[a-z_]+>"
-    r"|\s+(?:because|since|which|where)\b"
+    rf"|{_ENDING}|\s+\(?(?:because|since|which|where|as|so|for)\b|\s+\((?=[A-Za-z]{{2}})"
 )
-_LEAD = re.compile(r"[\s:：*_`\"']*")
+_LEAD = re.compile(
+    r"(?:[\s:：*_`\"']|\b(?:therefore|thus|then|simply|just|clearly|exactly|given\s+by|equal\s+to|option|choice)"
+    r"(?=[\s:]))*"
+)
+_JOINED = re.compile(r"\s*(?:,|;|\band\b|\bor\b|,\s*and\b|,\s*or\b)\s*(?=\$|\\\()")
 _OPEN_THINK = re.compile(r"(?:^|[\n>])[ \t]*<think>|<think>\s*\Z")
+_QUOTED = re.compile(r"[:：*]*[\"'”’`]")
 
 
 @dataclass(frozen=True)
@@ -54,10 +66,15 @@ def extract(completion: str, *, marker: str | None = None, thinking: bool = Fals
     Only the text after the last `</think>` counts; a think block that was opened, here or in the prompt
     (`thinking`), and never closed leaves no answer. With a `marker` (a word or sign of the task) the answer
     is the rest of the line after its last occurrence and no other rule applies. Otherwise, in order:
-    1. the last non-empty `\boxed{}` (also `\fbox{}`, `\boxed 7`) or `<answer></answer>`, whichever is later;
-       of boxes in boxes the innermost text counts and the outermost marker; a box that was begun after all
-       of them and never closed was cut off while answering: no answer, whatever stands before it;
-    2. the last line that begins with `####`, or "(the final) answer is", "Answer:", whichever comes later.
+    1. the last `\boxed{}` (also `\fbox{}`, `\boxed 7`) or `<answer></answer>`, whichever is later. Empty ones
+       and those that only repeat the instruction (`\boxed{answer}`) do not count. Neighbouring boxes, with
+       nothing but a comma, "and" or a name between them, are one answer of several values; its text runs from the
+       first box to the last. A box or tag that was begun after all of them and never closed was cut off while
+       answering: no answer, whatever stands before it;
+    2. a plain value that a line with `####` or a phrase such as "the answer is" announces after that; where the
+       box is taken back ("wait, that is wrong") and nothing replaces it, there is no answer;
+    3. without 1., the last line that begins with `####`, or "(the final) answer is", "Answer:", whichever comes
+       later.
     """
     start = completion.rfind("</think>")
     start = 0 if start < 0 else start + len("</think>")
@@ -66,20 +83,20 @@ def extract(completion: str, *, marker: str | None = None, thinking: bool = Fals
         return None
     if marker is not None:
         return _after_marker(completion, start, marker)
-    explicit, cut_off = _last_box(completion, start)
-    for match in _TAG.finditer(completion, start):
-        tagged = _answer(completion, *match.span(1), match.start(), "<answer>")
-        if tagged and (explicit is None or tagged.marker_start > explicit.marker_start):
-            explicit = tagged
+    explicit, cut_off = _explicit(completion, start)
     if cut_off > (explicit.marker_start if explicit else -1):
         return None
-    return explicit or _phrased(completion, start)
+    if explicit is None:
+        return _phrased(completion, start, len(completion))
+    after = _after(completion, explicit.end)
+    later = _phrased(completion, after, len(completion), plain=True)
+    return later or (None if taken_back(completion, after) else explicit)
 
 
 def _answer(text: str, start: int, end: int, marker_start: int, rule: str) -> Answer | None:
-    """The Answer at text[start:end] without the white space around it; None where nothing is left."""
+    """The Answer at text[start:end] without the white space around it; None where nothing is said."""
     inner = text[start:end].strip()
-    if not inner:
+    if not inner or is_placeholder(inner):
         return None
     start += len(text[start:end]) - len(text[start:end].lstrip())
     return Answer(inner, start, start + len(inner), marker_start, rule)
@@ -93,7 +110,7 @@ def _after_marker(text: str, start: int, marker: str) -> Answer | None:
     if not matches:
         return None
     begin = _skip(text, matches[-1].end(), re.compile(r"[\s:：]*"))
-    stop = re.compile(r"\n|<\|[^|>\n]*\|>|</?[a-z_]+>").search(text, begin)
+    stop = re.compile(rf"\n|{_ENDING}").search(text, begin)
     return _answer(text, begin, stop.start() if stop else len(text), matches[-1].start(), "marker")
 
 
@@ -102,40 +119,83 @@ def _skip(text: str, position: int, pattern: re.Pattern[str]) -> int:
     return match.end() if match else position
 
 
-def _last_box(text: str, start: int) -> tuple[Answer | None, int]:
-    """The last non-empty box, and where the last box without an end begins (-1: there is none)."""
-    closing: dict[int, int] = {}
-    stack: list[int] = []
-    for match in _BRACE.finditer(text, start):
-        if match.group() == "{":
-            stack.append(match.start())
-        elif match.group() == "}" and stack:
-            closing[stack.pop()] = match.start()
-    last, cut_off, outer, outer_end = None, -1, start, start
-    for match in _BOX.finditer(text, start):
-        begin, end = match.span(1) if match.group(1) else (match.end(), closing.get(match.end() - 1, -1))
-        if end < 0:
-            cut_off = match.start()
+def _after(text: str, position: int) -> int:
+    """The position behind what closes a box or tag."""
+    return _skip(text, position, re.compile(r"\s*(?:\}|</answer>)*"))
+
+
+def _explicit(text: str, start: int) -> tuple[Answer | None, int]:
+    """The last answer in a box or tag, and where the last one that is not closed begins (-1: there is none)."""
+    boxes, cut_off = find_boxes(text, start)
+    found = _boxed(text, boxes)
+    for match in _TAG.finditer(text, start):
+        tagged = _answer(text, *match.span(1), match.start(), "<answer>")
+        if tagged and (found is None or tagged.marker_start > found.marker_start):
+            found = _narrowed(text, tagged)
+    opening = text.lower().rfind("<answer>")
+    if opening >= start and text.lower().find("</answer>", opening) < 0 and _OPEN_TAG.match(text, opening):
+        cut_off = max(cut_off, opening)
+    return found, cut_off
+
+
+def _boxed(text: str, groups: list[list[Box]]) -> Answer | None:
+    """The answer of the last group of boxes in which something is said."""
+    for group in reversed(groups):
+        said = [_answer(text, box.start, box.end, box.marker_start, "boxed") for box in group]
+        answers = [answer for answer in said if answer is not None]
+        if not answers:
             continue
-        if match.start() >= outer_end:
-            outer, outer_end = match.start(), end
-        last = _answer(text, begin, end, outer, "boxed") or last
-    return last, cut_off
+        if len({answer.text for answer in answers}) == 1:
+            return _narrowed(text, answers[-1])
+        first, last = group[0], group[-1]
+        whole = text[first.marker_start : last.close]
+        return Answer(whole, first.marker_start, last.close, first.marker_start, "boxed")
+    return None
 
 
-def _phrased(text: str, start: int) -> Answer | None:
-    """The last answer that a line with #### or a phrase such as "the answer is" announces."""
-    marks = [(match, "####") for match in _HASHES.finditer(text, start)]
-    marks += [(match, "phrase") for match in _PHRASE.finditer(text, start)]
+def _narrowed(text: str, answer: Answer) -> Answer:
+    """Without what only leads to the answer inside its box or tag: an inner box, "the answer is"."""
+    inner, _ = find_boxes(text, answer.start, answer.end)
+    if inner and outside_words(text, answer.start, answer.end, inner):
+        found = _boxed(text, inner)
+        return replace(found, marker_start=answer.marker_start) if found else answer
+    phrased = _phrased(text, answer.start, answer.end)
+    if phrased:
+        return replace(phrased, marker_start=answer.marker_start, rule=answer.rule)
+    return answer
+
+
+def _phrased(text: str, start: int, limit: int, *, plain: bool = False) -> Answer | None:
+    """The last answer that a line with #### or a phrase announces in text[start:limit].
+
+    With `plain` only a number, math or a single letter counts, for prose after a box may say anything.
+    """
+    marks = [(match, "####") for match in _HASHES.finditer(text, start, limit)]
+    marks += [(match, "phrase") for match in _PHRASE.finditer(text, start, limit)]
     for match, rule in sorted(marks, key=lambda mark: mark[0].start(), reverse=True):
+        if rule == "phrase" and _QUOTED.match(text, match.end()) and "答案" not in match.group():
+            quote = text[max(match.start() - 1, 0) : match.start()]
+            if quote in tuple("\"'“‘`"):
+                continue  # an instruction that names the phrase
         marker_start = match.end() - len(match.group().lstrip()) if rule == "####" else match.start()
-        begin = _skip(text, match.end(), _LEAD)
-        if math := MATH.match(text, begin):
-            begin, end = math.span(math.lastindex or 0)
-        else:
-            stop = _STOP.search(text, begin)
-            end = stop.start() if stop else len(text)
-            end = begin + len(text[begin:end].rstrip(" \t*_`\"'.,;:。$"))
-        if answer := _answer(text, begin, end, marker_start, rule):
+        begin, end = _value(text, match.end(), limit)
+        answer = _answer(text, begin, end, marker_start, rule)
+        if answer and (not plain or is_plain_value(text[begin - 1 : end + 1], answer.text)):
             return answer
     return None
+
+
+def _value(text: str, position: int, limit: int) -> tuple[int, int]:
+    """The range of the value that follows an announcement."""
+    begin = _skip(text, position, _LEAD)
+    math = MATH.match(text, begin, limit)
+    if math:
+        end = math.end()
+        while (joint := _JOINED.match(text, end, limit)) and (more := MATH.match(text, joint.end(), limit)):
+            end = more.end()
+        if end > math.end():
+            return begin, end
+        return math.span(math.lastindex or 0)
+    stop = _STOP.search(text, begin, limit)
+    end = stop.start() if stop else limit
+    return begin, begin + len(text[begin:end].rstrip(" \t*_`\"'.,;:。$"))

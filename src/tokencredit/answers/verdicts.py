@@ -1,20 +1,28 @@
-"""Whether a completion is right: the verdict on its answer, the check of a gold, and the reward for TRL."""
+"""Whether a completion is right: the verdict on its answer, and the check of a gold."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal
 
-from tokencredit.answers.equality import NAMED, clean, judge, number, parts, with_unit
-from tokencredit.answers.extraction import extract, opens_thinking
-from tokencredit.answers.worker import WORKER, UnjudgedError
+from tokencredit.answers.boxes import neighbours
+from tokencredit.answers.equality import has_words, judge, parts, unnamed, within
+from tokencredit.answers.extraction import Answer, extract
+from tokencredit.answers.formula import DEPTH, UnjudgedError, depth, prepared
+from tokencredit.answers.numbers import number
+from tokencredit.answers.spelling import TEXT, clean
+from tokencredit.answers.units import split_unit
+from tokencredit.answers.worker import WORKERS, reply_to
+from tokencredit.errors import UsageError
 
-__all__ = ["Verdict", "accuracy_reward", "accuracy_reward_for", "check_gold", "verify"]
+__all__ = ["Verdict", "check_gold", "parse_tolerance", "verify", "verify_all"]
 
-LENGTH_LIMIT = 10_000  # characters of an answer that are still worth parsing
+LENGTH_LIMIT = 10_000  # characters of an answer that are still worth reading
 
 
 @dataclass(frozen=True)
@@ -26,89 +34,108 @@ class Verdict:
     reason: str
 
 
-def verify(completion: str, gold: str, *, marker: str | None = None, thinking: bool = False) -> Verdict:
-    """Judges a completion's answer (see `extract`) against the gold.
+def verify(
+    completion: str,
+    gold: str,
+    *,
+    marker: str | None = None,
+    thinking: bool = False,
+    tolerance: str | float | None = None,
+) -> Verdict:
+    """Judges a completion's answer (see `extract`, also for `marker` and `thinking`) against the gold.
 
     Right at once where the texts agree or both are plain numbers of equal value; a unit on one side only is
     ignored, two different units are wrong; lists without brackets and sets have no order, and their lengths
-    must agree. There is no tolerance: 0.333 is not 1/3. What cannot be parsed or compared within the limits
-    is wrong, with a reason that says so.
+    must agree. 0.333 is not 1/3, unless the data set states a `tolerance`, the largest absolute difference. What
+    cannot be parsed or compared within the limits is wrong, with a reason that says so; no answer is right
+    against a gold that cannot be judged.
+
+    Raises:
+        UsageError: a tolerance that is no number.
     """
+    allowed = parse_tolerance(tolerance)
     found = extract(completion, marker=marker, thinking=thinking)
     if found is None:
         return Verdict("no-answer", None, "no answer found")
-    if found.text.strip() == gold.strip():
-        return Verdict("right", found.text, "same text")
-    if max(len(found.text), len(gold)) > LENGTH_LIMIT:
-        return Verdict("wrong", found.text, f"longer than {LENGTH_LIMIT} characters")
     try:
-        same = judge(clean(gold), clean(found.text))
-    except UnjudgedError as reason:
-        return Verdict("wrong", found.text, str(reason))
+        same, reason = _judged(found, gold, allowed)
+    except UnjudgedError as error:
+        same, reason = False, str(error)
     except RecursionError:
-        return Verdict("wrong", found.text, "nested too deeply")
-    return Verdict("right", found.text, "equal") if same else Verdict("wrong", found.text, f"not {gold[:80]}")
+        same, reason = False, "nested too deeply"
+    return Verdict("right" if same else "wrong", found.text, reason)
 
 
-@lru_cache(maxsize=4096)
+def verify_all(rows: Iterable[tuple[str, str]], **settings: Any) -> list[Verdict]:
+    """`verify` on many pairs (completion, gold) at once, over all workers; the verdicts in the order of the rows."""
+    with ThreadPoolExecutor(WORKERS) as pool:
+        return list(pool.map(lambda row: verify(*row, **settings), rows))
+
+
+def parse_tolerance(value: str | float | None) -> Fraction | None:
+    """A data set's tolerance as an exact number; None where it states none. Raises UsageError for other text."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    try:
+        tolerance = Fraction(str(value).strip())
+    except (ValueError, ZeroDivisionError):
+        tolerance = Fraction(-1)
+    if isinstance(value, bool) or tolerance < 0:
+        raise UsageError(f"the tolerance {value!r} is no number of at least 0")
+    return tolerance
+
+
+def _judged(found: Answer, gold: str, tolerance: Fraction | None) -> tuple[bool, str]:
+    if max(len(found.text), len(gold)) > LENGTH_LIMIT:
+        return False, f"longer than {LENGTH_LIMIT} characters"
+    reason = _agreement(found.text, gold, tolerance)
+    refused = check_gold(gold) if reason else None
+    return reason is not None and refused is None, refused or reason or f"not {gold[:80]}"
+
+
+def _agreement(text: str, gold: str, tolerance: Fraction | None) -> str | None:
+    """How the answer's text agrees with the gold, None if it does not."""
+    if text.strip() == gold.strip():
+        return "same text"
+    if depth(text) > DEPTH:
+        raise UnjudgedError(f"the brackets of the answer are nested more than {DEPTH} deep")
+    cleaned, answer = clean(gold), _one_value(text)
+    if judge(cleaned, answer):
+        return "equal"
+    return f"within {float(tolerance):g}" if tolerance and within(cleaned, answer, tolerance) else None
+
+
+def _one_value(text: str) -> str:
+    """The cleaned answer; neighbouring boxes that all hold the same value count once."""
+    values = neighbours(text)
+    cleaned = [clean(value) for value in values]
+    if all(judge(cleaned[0], value) for value in cleaned[1:]):
+        return cleaned[0]
+    return clean("; ".join(values))
+
+
+@lru_cache(maxsize=8192)
 def check_gold(gold: str) -> str | None:
     """None if answers can be judged against this gold, else the reason why not."""
-    if not isinstance(gold, str) or not clean(gold):
+    if not isinstance(gold, str) or not (text := clean(gold)):
         return "the gold is empty"
     if len(gold) > LENGTH_LIMIT:
         return f"the gold is longer than {LENGTH_LIMIT} characters"
-    text = clean(gold)
-    if number(text) is not None or re.fullmatch(r"[\w\s().,:-]+", text):
+    if number(text) is not None or re.fullmatch(r"[\w\s().,;:-]+", text):
         return None
-    units = with_unit(text)
-    items = parts((units[1] or units[4]) if units else text)[1]
-    bodies = [(match[2] if (match := NAMED.fullmatch(item)) else item) for item in items]
-    replies = [WORKER.ask([body]) for body in bodies if number(body) is None]
-    return next((reply for reply in replies if reply not in ("same", "different")), None)
+    try:
+        for body in _bodies(text):
+            if number(body) is None and not has_words(TEXT.sub(r" \1", body)):
+                reply = reply_to(prepared(body, "gold"))
+                if reply != "same":
+                    return reply
+    except UnjudgedError as reason:
+        return str(reason)
+    return None
 
 
-def accuracy_reward(completions: Sequence[Any], answer: Sequence[Any], **kwargs: Any) -> list[float | None]:
-    """A reward function for TRL: 1.0 for a right answer, 0.0 for a wrong one or none, None without a gold.
-
-    `completions` are strings or chat messages (the last assistant message counts); `answer` is the data set's
-    column of golds. Plain prompts that end in an open think block are taken into account; for chat messages see
-    `accuracy_reward_for`.
-    """
-    return _rewards(completions, answer, kwargs.get("prompts"), False)
-
-
-def accuracy_reward_for(thinking: bool) -> Callable[..., list[float | None]]:
-    """`accuracy_reward` for a chat template whose generation prompt opens a think block (`thinking`) or does not.
-
-    Prompts of chat messages do not show what the template puts after them; plain prompts speak for themselves.
-    """
-
-    def accuracy_reward(
-        completions: Sequence[Any], answer: Sequence[Any], **kwargs: Any
-    ) -> list[float | None]:
-        return _rewards(completions, answer, kwargs.get("prompts"), thinking)
-
-    return accuracy_reward
-
-
-def _rewards(
-    completions: Sequence[Any], answer: Sequence[Any], prompts: Sequence[Any] | None, by_template: bool
-) -> list[float | None]:
-    rewards: list[float | None] = []
-    prompts = prompts or [None] * len(completions)
-    for prompt, completion, gold in zip(prompts, completions, answer, strict=True):
-        if gold is None or check_gold(str(gold)) is not None:
-            rewards.append(None)
-            continue
-        thinking = opens_thinking(prompt) if isinstance(prompt, str) else by_template
-        rewards.append(float(verify(_content(completion), str(gold), thinking=thinking).verdict == "right"))
-    return rewards
-
-
-def _content(completion: Any) -> str:
-    """The text of a completion: itself, or the content of its last assistant message ("" without one)."""
-    if isinstance(completion, str):
-        return completion
-    said = [message.get("content") or "" for message in completion if message.get("role") == "assistant"]
-    last = said[-1] if said else ""
-    return last if isinstance(last, str) else "".join(part.get("text", "") for part in last)
+def _bodies(text: str) -> list[str]:
+    """The formulas in a gold: its items, without names and units."""
+    unit = split_unit(text)
+    items = parts(unit[0] if unit else unnamed(text)[1])[1]
+    return [unit[0] if (unit := split_unit(item)) else unnamed(item)[1] for item in items]

@@ -1,4 +1,4 @@
-"""The process that compares answers by algebra, seen from its parent: started, asked, killed, replaced.
+"""The processes that compare answers by algebra, seen from their parent: started, asked, killed, replaced.
 
 A parser can hang or take all memory on a short answer, and neither can be stopped from inside; a process can.
 """
@@ -8,17 +8,23 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import queue
+import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from tokencredit.answers.compare import MEMORY_LIMIT, TIME_LIMIT
+from tokencredit.answers.compare import LAST, MEMORY_LIMIT, TIME_LIMIT
+from tokencredit.answers.formula import UnjudgedError, prepared
 
-__all__ = ["WORKER", "UnjudgedError", "ask", "cached_reply"]
+__all__ = ["POOL", "ask", "reply_to"]
 
-START_LIMIT = 120.0  # seconds for the worker's imports
+START_LIMIT = 120.0  # seconds for the libraries to load
+WALL_LIMIT = 60.0  # seconds for a reply, on a machine however busy; a worker computes TIME_LIMIT at most
+WORKERS = max(2, min(8, os.cpu_count() or 2))
 _SCRIPT = Path(__file__).absolute().with_name("compare.py")
 # Not `python FILE`: the worker must import nothing from the file's own folder or from the current one.
 _BOOT = (
@@ -26,91 +32,147 @@ _BOOT = (
 )
 
 
-class _Worker:
-    """One process that compares pairs; killed when a pair exceeds its time, replaced at the next pair."""
+class _Connection:
+    """The parent's end of one worker."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.end = end
+        self.rest = b""
+
+    def read(self, limit: float) -> str:
+        """The next line; "" if none came within the limit."""
+        self.end.settimeout(limit)
+        while b"\n" not in self.rest:
+            try:
+                more = self.end.recv(4096)
+            except OSError:
+                return ""
+            if not more:
+                return ""
+            self.rest += more
+        line, _, self.rest = self.rest.partition(b"\n")
+        return line.decode()
+
+    def ask(self, request: list[str], limit: float) -> str:
+        """The reply; "" where the worker was ended and replaced. Raises OSError if nobody is there."""
+        self.end.settimeout(WALL_LIMIT)
+        self.end.sendall(json.dumps([request, limit]).encode() + b"\n")
+        reply = self.read(WALL_LIMIT)
+        if not reply:
+            raise OSError("no reply")
+        if reply.endswith(LAST):
+            self.read(WALL_LIMIT)
+        return "" if reply == "ready" else reply.removesuffix(LAST)
+
+    def hang_up(self) -> None:
+        """Ends the worker if it waits; one that computes ends within its limit."""
+        with suppress(OSError):
+            self.end.shutdown(socket.SHUT_RDWR)
+
+
+class _Pool:
+    """Worker processes that any thread may ask; started at the first question, again in a forked child."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.process: subprocess.Popen[bytes] | None = None
+        self.free: queue.LifoQueue[_Connection] = queue.LifoQueue()
+        self.connections: list[_Connection] = []
 
     def ask(self, request: list[str]) -> str:
-        """The worker's reply: "same", "different", or the reason why there is none."""
-        with self.lock:
+        """The reply to a pair (or a lone gold): "same", "different", or the reason why there is none."""
+        for _ in range(2):  # the pool may have been killed under a question that is not to blame
+            free = self._started()
+            connection = free.get()
             try:
-                if self.process is None or self.process.poll() is not None:
-                    self._start()
-                reply = self._exchange(json.dumps(request).encode() + b"\n", TIME_LIMIT)
+                reply = connection.ask(request, TIME_LIMIT)
             except OSError:
-                reply = ""
-            except BaseException:  # an unread reply must not answer the next request
-                self.stop()
+                self._stop_if(free)
+                free.put(connection)  # lets whoever waits find out as well
+                continue
+            except BaseException:  # an unread reply must not answer the next question
+                self._stop_if(free)
+                free.put(connection)
                 raise
-            if not reply:
-                self.stop()
+            free.put(connection)
             return reply or f"not comparable within {TIME_LIMIT:g} s and {MEMORY_LIMIT >> 30} GB"
+        return f"not comparable within {WALL_LIMIT:g} s"
+
+    def _started(self) -> queue.LifoQueue[_Connection]:
+        with self.lock:
+            if self.process is None or self.process.poll() is not None:
+                self._stop()
+                self._start()
+            return self.free
 
     def _start(self) -> None:
-        self.stop()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, str(_SCRIPT)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        if self._exchange(b"", START_LIMIT) != "ready":
-            self.stop()
-            raise RuntimeError("the answer worker did not start: check that math-verify can be imported")
-
-    def _exchange(self, line: bytes, limit: float) -> str:
-        """Sends a line and reads one; "" if the worker ended first or had to be killed."""
-        assert self.process and self.process.stdin and self.process.stdout
-        process, late = self.process, threading.Event()
-
-        def expire() -> None:
-            late.set()
-            process.kill()
-
-        guard = threading.Timer(limit, expire)
-        guard.start()
+        pairs = [socket.socketpair() for _ in range(WORKERS)]
+        theirs = [pair[1].fileno() for pair in pairs]
         try:
-            self.process.stdin.write(line)
-            self.process.stdin.flush()
-            reply = self.process.stdout.readline().decode().strip()
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, str(_SCRIPT), *map(str, theirs)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=theirs,
+            )
         finally:
-            guard.cancel()
-            guard.join()
-        return "" if late.is_set() else reply
+            for _, end in pairs:
+                end.close()
+        self.connections = [_Connection(end) for end, _ in pairs]
+        self.free = queue.LifoQueue()
+        for connection in self.connections:
+            if connection.read(START_LIMIT) != "ready":
+                self._stop()
+                raise RuntimeError("the answer workers did not start: check that math-verify can be imported")
+            self.free.put(connection)
 
-    def stop(self) -> None:
+    def _stop_if(self, free: queue.LifoQueue[_Connection]) -> None:
+        """Stops the processes that this queue belongs to; another thread may have done so."""
+        with self.lock:
+            if self.free is free:
+                self._stop()
+
+    def _stop(self) -> None:
+        for connection in self.connections:
+            connection.hang_up()
+        self.connections = []
         if self.process:
             self.process.kill()
-            self.process.communicate()
+            self.process.wait()
         self.process = None
 
+    def stop(self) -> None:
+        """Ends all processes; the next question starts new ones."""
+        with self.lock:
+            self._stop()
+
     def forget(self) -> None:
-        """In a forked child: the worker stays the parent's, the child starts its own."""
+        """In a forked child: the workers stay the parent's, the child starts its own."""
+        for connection in self.connections:
+            connection.end.close()
         self.__init__()  # type: ignore[misc]
 
 
-WORKER = _Worker()
-atexit.register(WORKER.stop)
+POOL = _Pool()
+atexit.register(POOL.stop)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=WORKER.forget)
+    os.register_at_fork(after_in_child=POOL.forget)
 
 
-class UnjudgedError(Exception):
-    """A pair that could not be compared: the message says why."""
+@lru_cache(maxsize=8192)
+def reply_to(*request: str) -> str:
+    """The workers' reply; a pair that once cost a worker its life is not tried again."""
+    return POOL.ask(list(request))
 
 
-@lru_cache(maxsize=4096)
-def cached_reply(gold: str, answer: str) -> str:
-    """The worker's reply; a pair that once cost the worker its life is not tried again."""
-    return WORKER.ask([gold, answer])
-
-
-def ask(gold: str, answer: str) -> bool:
-    """Whether the worker finds the pair equal; raises UnjudgedError with the reason where it cannot tell."""
-    reply = cached_reply(gold, answer)
+def ask(gold: str, answer: str, tolerance: str | None = None) -> bool:
+    """Whether the workers find two cleaned texts equal; raises UnjudgedError with the reason where they cannot tell."""
+    request = [prepared(gold, "gold"), prepared(answer, "answer")]
+    if request[0] == request[1]:
+        reply = reply_to(request[0]).replace("gold", "answer")
+    else:
+        reply = reply_to(*request) if tolerance is None else reply_to(*request, tolerance)
     if reply not in ("same", "different"):
         raise UnjudgedError(reply)
     return reply == "same"

@@ -37,7 +37,7 @@ def default_reward(arguments: TrainArguments, tokenizer: Any) -> Any:
     if arguments.run.task:
         return get_task(arguments.run.task).reward
     from tokencredit.answers import opens_thinking
-    from tokencredit.answers.verdicts import accuracy_reward_for
+    from tokencredit.answers import accuracy_reward_for
 
     # With a response template TRL takes the thinking out of a completion before it is rewarded.
     parsed = any(getattr(tokenizer, f"response_{kind}", None) for kind in ("template", "schema"))

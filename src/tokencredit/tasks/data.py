@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tokencredit.answers import check_gold, extract
+from tokencredit.answers.boxes import neighbours
 from tokencredit.errors import UsageError
 
 PROBLEM_COLUMNS = ("problem", "prompt", "question")
@@ -138,7 +139,7 @@ def _gold(value: Any, column: str, place: Place) -> str:
         answer = extract(text)
         if answer is None:
             raise UsageError(f"{place}: no \\boxed{{}} with the gold in 'solution'; add a column 'answer'")
-        text = answer.text
+        text = ", ".join(neighbours(answer.text))
     elif "####" in text:
         text = text.rpartition("####")[2]
     text = text.strip()

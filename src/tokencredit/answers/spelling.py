@@ -1,0 +1,155 @@
+"""One spelling for what is written in several ways; the value stays what it was."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tokencredit.answers.boxes import without_boxes
+from tokencredit.answers.extraction import MATH
+
+__all__ = ["TEXT", "clean"]
+
+TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|textnormal|rm)\s*\{([^{}]*)\}")
+_CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen"}
+_MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_NUMBER_WORDS = {
+    word: str(value)
+    for value, word in enumerate(
+        re.findall(
+            r"\w+",
+            "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+            "seventeen eighteen nineteen twenty",
+        )
+    )
+}
+_SIGNS = str.maketrans(
+    {
+        **{chr(0xFF01 + i): chr(0x21 + i) for i in range(94) if chr(0x21 + i) not in "."},
+        **{"−": "-", "–": "-", "﹣": "-", "、": ", ", "，": ", ", "；": "; ", "．": ".", "′": "'", "″": "''"},
+        **{
+            "²": "^{2}",
+            "³": "^{3}",
+            "⁴": "^{4}",
+            "·": r"\cdot ",
+            "⋅": r"\cdot ",
+            "∗": "*",
+            "÷": "/",
+            "∕": "/",
+        },
+        **{
+            "½": r"\frac{1}{2}",
+            "¼": r"\frac{1}{4}",
+            "¾": r"\frac{3}{4}",
+            "⅓": r"\frac{1}{3}",
+            "⅔": r"\frac{2}{3}",
+        },
+        **{"≤": r"\leq ", "≥": r"\geq ", "≠": r"\neq ", "∈": r"\in ", "∅": r"\emptyset ", "∞": r"\infty "},
+        **{"π": r"\pi ", "∪": r"\cup ", "∩": r"\cap ", "±": r"\pm ", "ℝ": r"\mathbb{R}", "≈": r"\approx "},
+        **{"θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "√": r"\sqrt", "\u00a0": " ", "\u202f": " "},
+    }
+)
+_DIGITS = r"-?\d(?:[\d.,]*\d)?"
+_SPELLINGS: list[tuple[re.Pattern[str], Any]] = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in [
+        (r"(?<=\d)\s*(?:\{,\}|,\\!|\\!,|\\,)\s*(?=\d{3}(?!\d))", ""),
+        (r"(?<=\d)\{,\}(?=\d)", "."),
+        (r"\\(?:left|right|[Bb]igg?[lr]?|displaystyle|textstyle|limits|middle)(?![A-Za-z])\.?", ""),
+        (
+            r"(?<!\\)\\[!,;:>]|\\(?:[hv]?phantom)\s*(?:\{[^{}]*\}|\S)|\\(?:nolimits|boldsymbol|bm)(?![A-Za-z])",
+            " ",
+        ),
+        (r"(?<=[\w)}])\*\*(?=[\w({-])", "^"),
+        (r"\*\*", ""),
+        (r"(?<!\\)\\ |~|\\q?quad\b|\s+", " "),
+        (r"×|\\cdot(?![A-Za-z])", r"\\times "),
+        (r",\s+|\s*;\s*|\s*,?\s*(?:\\text\s*\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*", ";"),
+        (r";+", ";"),
+        (r"\\[dtc]frac", r"\\frac"),
+        (r"\\frac\s*(\d|\\(?:pi|sqrt\{\d+\})|[A-Za-z])\s*(?=[\d{\\A-Za-z])", r"\\frac{\1}"),
+        (r"(\\frac\s*\{[^{}]*\})\s*(\\pi|\w)", r"\1{\2}"),
+        (r"\\varnothing(?![A-Za-z])|\\O(?![A-Za-z])", r"\\emptyset "),
+        (r"\binfinity\b", r"\\infty "),
+        (r"\bnp\.|\bmath\.|\\operatorname\*?\s*\{([a-z]+)\}", lambda m: f"\\{m[1]} " if m[1] else ""),
+        (r"(?<![\\A-Za-z])a(sin|cos|tan)(?=[({])", r"\\arc\1"),
+        (
+            r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sin|cos|tan|cot|sec|csc|exp|log|ln|sqrt)(?=\s*[({^\\_])",
+            r"\\\1",
+        ),
+        (r"\\lg(?![A-Za-z])", r"\\log_{10}"),
+        (r"\\(?:lvert|rvert|vert|mid)(?![A-Za-z])", "|"),
+        (r"\\leqslant|\\le(?![A-Za-z])", r"\\leq "),
+        (r"\\geqslant|\\ge(?![A-Za-z])", r"\\geq "),
+        (r"\\ne(?![A-Za-z])", r"\\neq "),
+        (
+            r"(?:\^\s*\{?\s*(?:\\circ)\s*\}?|°)\s*(?:\\(?:text|mathrm)\s*\{\s*([CF])\s*\}|([CF])\b)",
+            r"\\text{deg\1\2}",
+        ),
+        (
+            r"°|\^\s*\{?\s*\\circ\s*\}?|\\degree\b|\\(?:text|mathrm)\s*\{\s*degrees?\s*\}|\s*\bdegrees?\b",
+            r"\\text{degree}",
+        ),
+        (r"(?<=\d)\s*\^\s*\{?(?:\\prime\s*\\prime|'')\}?|(?<=\d)\s*''", r"\\text{arcsec}"),
+        (r"(?<=\d)\s*\^\s*\{?\\prime\}?|(?<=\d)'", r"\\text{arcmin}"),
+        (r"'", r"^{\\prime}"),
+        (r"\\(?:text|mathrm)\s*\{\s*(?:percent|\\?%)\s*\}|\\?%|\bpercent\b", r"\\text{percent}"),
+        (
+            rf"(?<![\w}}\\])(-?)(\\?[$]|[€£¥])\s*({_DIGITS}|\\frac\{{\d+\}}\{{\d+\}})",
+            lambda m: f"{m[1]}{m[3]}\\text{{{_CURRENCIES[m[2][-1]]}}}",
+        ),
+        (
+            r"(\d)\s*(\\text\{dollar\})?\s*(\\text\s*\{)?\s*\b(hundred|thousand|million|billion|trillion)\b",
+            lambda m: f"{m[1]}\\times 10^{{{_MAGNITUDES[m[4]]}}}{m[2] or ''}{m[3] or ''}",
+        ),
+        (r"\\text\s*\{\s*\}", ""),
+        (r"(?<=\d)\s*[xX*]\s*(?=10\s*\^)", r"\\times "),
+        (r"(\d)\s*(?:\^\s*\{?\s*)?(?:\\(?:text|mathrm)\s*\{\s*)?(?:st|nd|rd|th)\b\s*\}{0,2}", r"\1"),
+        (r"\\sqrt\s*(?:\(([^()]*)\)|(\d+|[a-zA-Z]|\\pi))", r"\\sqrt{\1\2}"),
+        (r"_\{(\w)\}|(?<=\d)_\{(\w+)\}", r"_\1\2"),
+        (r"(?<!\\)\{(\d{1,3}(?:,\d{3})+)\}", lambda m: "{" + m[1].replace(",", "") + "}"),
+        (r"(?<=\d)\.(?=[^\d.]|$)(?!\\(?:overline|bar))", ""),
+        (r"(?<![\d.}^_,])(\d+)\s*(\\frac\{\d+\}\{\d+\})", r"(\1+\2)"),
+    ]
+]
+_TIDY = re.compile(r"\s*([-+=<>,;^_(){}\[\]/|]|\\times )\s*")
+_HEDGE = re.compile(
+    r"^(?:\\approx\s*|\\sim\s*|(?:approximately|about|around|roughly)\s+|(?:[a-z]\s*)?\\approx\s*)"
+)
+_ROUNDED = re.compile(
+    r"(?<=[\d})])\s*\\approx(?![A-Za-z])[^,;]*\Z"
+)  # 2/3, about 0.67: the exact value counts
+_SIGN_WORD = re.compile(r"^(?:minus|negative)\s+(?=[\d\\])")
+
+
+def clean(text: str) -> str:
+    """One spelling for what is written in several ways; the value stays what it was.
+
+    List items are parted by ";" where a comma cannot be a thousands separator, else by ",".
+    """
+    text = without_boxes(text) if "boxed" in text or "fbox" in text else text
+    text = text.translate(_SIGNS).strip().strip("`")
+    text = text.rstrip(".,;:。 ") if not text.endswith("...") else text
+    text = _unwrapped(text)
+    if text.count("$") - text.count(r"\$") > 1:
+        text = re.sub(r"(?<!\\)\$", "", text)
+    text = _ROUNDED.sub("", _SIGN_WORD.sub("-", _HEDGE.sub("", text)))
+    for pattern, replacement in _SPELLINGS:
+        text = pattern.sub(replacement, text)
+    text = _TIDY.sub(r"\1", text.strip()).strip(";,")
+    alone = TEXT.fullmatch(text)
+    if alone and not re.fullmatch(r"\s*[a-z]{3}\s*", alone.group(1)):  # which might be a product of letters
+        text = alone.group(1).strip()
+    return _NUMBER_WORDS.get(text.casefold(), text)
+
+
+def _unwrapped(text: str) -> str:
+    """Without the delimiters or the font around the whole."""
+    while wrapped := MATH.fullmatch(text) or TEXT.fullmatch(text):
+        inner = wrapped.group(wrapped.lastindex or 0).strip().rstrip(".,;")
+        if "$" in inner or r"\)" in inner or r"\]" in inner:
+            break
+        if TEXT.fullmatch(text) and re.fullmatch(r"[a-z]{3}", inner):
+            break
+        text = inner
+    return re.sub(r"(?<!\\)\\[()\[\]]", " ", text).strip() if "\\" in text else text
