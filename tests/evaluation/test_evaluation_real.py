@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ pytestmark = pytest.mark.slow
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 SECONDS = 300
+"""What one run may take; of its processor's time, for what else runs on the machine is not its fault."""
+TOKENS = 128
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +38,20 @@ def evaluate(gguf: str, out: Path) -> tuple[dict[str, Any], list[dict[str, Any]]
     words = [
         *(sys.executable, "-m", "tokencredit", "evaluate", "--model", gguf, "--tasks", "gsm8k"),
         *("--data-dir", DATA, "--limit", 40, "--temperature", 0.6, "--seed", 1),
-        *("--max_new_tokens", 160, "--batch_size", 40, "--out", out),
+        *("--max_new_tokens", TOKENS, "--batch_size", 40, "--out", out),
     ]
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=SECONDS)
+    before = _seconds_of_children()
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=6 * SECONDS)
     assert done.returncode == 0, done.stderr
+    assert _seconds_of_children() - before < SECONDS
     assert "pass@1" in done.stdout
     samples = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
     return json.loads((out / "evaluation.json").read_text())["results"]["gsm8k"], samples
+
+
+def _seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_forty_problems_twice(gguf, tmp_path):
@@ -54,6 +64,6 @@ def test_forty_problems_twice(gguf, tmp_path):
     assert metrics["no-answer"] == sum(s["answer"] is None for s in samples) / 40
     assert 0 < metrics["no-answer"] < 1, "some answers are found, and not in all texts"
     for sample in samples:
-        assert sample["finish"] == "stop" or (sample["finish"], sample["tokens"]) == ("length", 160)
+        assert sample["finish"] == "stop" or (sample["finish"], sample["tokens"]) == ("length", TOKENS)
         assert sample["prompt"].count(sample["problem"]) == 1 and "<|im_start|>assistant" in sample["prompt"]
-        assert "<|im_end|>" not in sample["completion"] and 0 < sample["tokens"] <= 160
+        assert "<|im_end|>" not in sample["completion"] and 0 < sample["tokens"] <= TOKENS
