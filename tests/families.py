@@ -205,7 +205,7 @@ def repadded(rollouts: Rollouts, how: str) -> Rollouts:
     """The same rows with the prompts' padding on another side, and ids under the padding that are tokens like others.
 
     Args:
-        how: where each prompt's padding goes: `left`, `right`, `both` sides, or `between` its tokens. The completions
+        how: where each prompt's padding goes: `left`, `right`, or `between` its tokens. The completions
             stay where they are and get three more columns of padding.
     """
     random = torch.Generator().manual_seed(5)
@@ -215,8 +215,7 @@ def repadded(rollouts: Rollouts, how: str) -> Rollouts:
     for row in range(rows):
         ids = rollouts.prompt_ids[row][rollouts.prompt_mask[row]]
         free = width - ids.numel()
-        first = {"left": free, "right": 0, "both": free // 2, "between": 0}[how]
-        places = first + torch.arange(ids.numel())
+        places = torch.arange(ids.numel()) + (free if how == "left" else 0)
         if how == "between":
             places = torch.randperm(width, generator=random)[: ids.numel()].sort().values
         prompt_ids[row, places] = ids
