@@ -15,6 +15,8 @@ from transformers import (
     Gemma2ForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     MistralConfig,
     MistralForCausalLM,
     Qwen3Config,
@@ -56,6 +58,25 @@ def soft_capped():
     return Gemma2ForCausalLM(Gemma2Config(**SMALL, attn_logit_softcapping=2.0, attn_implementation="eager"))
 
 
+def mixed_windows():
+    """A sliding layer and a full one."""
+    return Qwen3ForCausalLM(
+        Qwen3Config(
+            **SMALL,
+            use_sliding_window=True,
+            sliding_window=5,
+            layer_types=["sliding_attention", "full_attention"],
+        )
+    )
+
+
+def chunked():
+    config = Llama4TextConfig(
+        **{**SMALL, "intermediate_size_mlp": 48, "num_local_experts": 2, "attention_chunk_size": 6}
+    )
+    return Llama4ForCausalLM(config)
+
+
 def bart():
     config = BartConfig(
         vocab_size=VOCABULARY,
@@ -91,7 +112,7 @@ def importance(policy: Policy, rollouts) -> torch.Tensor:
     )
 
 
-@pytest.mark.parametrize("make", [llama, gpt2, qwen3])
+@pytest.mark.parametrize("make", [llama, gpt2, qwen3, sliding, soft_capped, mixed_windows])
 def test_packing_is_used_and_exact(make):
     model, rollouts = build(make), with_probe(ragged(), [1, 3])
     policy = Policy(model, token_budget=50)
@@ -99,7 +120,8 @@ def test_packing_is_used_and_exact(make):
     assert _packs[model] is True
     _packs[model] = False
     expected = importance(policy, rollouts.select(rollouts.readable))
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    tolerance = (1e-5 if make is soft_capped else 1e-9) * expected.max(dim=1).values
+    assert ((found - expected).abs().max(dim=1).values <= tolerance).all()
     assert expected.max() > 1e-3
 
 
@@ -109,7 +131,7 @@ def sparse(policy: Policy, rollouts, m: int, outcome: str = "answer_kl") -> torc
 
 
 @pytest.mark.parametrize("outcome", ["last", "answer_kl"])
-@pytest.mark.parametrize("make", [llama, gpt2, qwen3])
+@pytest.mark.parametrize("make", [llama, gpt2, qwen3, mixed_windows])
 def test_sparse_by_a_plain_second_way(make, outcome):
     """Clean keys and values for all but the chosen positions, computed by freezing the others in a plain forward."""
     model, rollouts = build(make), with_probe(ragged(), [1, 3])
@@ -130,7 +152,7 @@ def test_sparse_with_all_later_tokens_is_exact():
     assert (few - exact).abs().max() < exact.max()
 
 
-@pytest.mark.parametrize("make", [sliding, soft_capped, recurrent])
+@pytest.mark.parametrize("make", [chunked, recurrent])
 def test_other_attention_runs_whole_rows(make, caplog):
     model, rollouts = build(make), ragged()
     policy = Policy(model, token_budget=50)
@@ -141,7 +163,8 @@ def test_other_attention_runs_whole_rows(make, caplog):
     assert _packs[model] is False
     assert len([r for r in caplog.records if r.name == "tokencredit.policy"]) <= 1
     expected = plain.oar_p(model, rollouts, "answer_kl", "pad", pad=2)[rows]
-    tolerance = (1e-5 if make is soft_capped else 1e-9) * expected.max(dim=1).values
+    # Llama 4 turns its queries in float32.
+    tolerance = (1e-6 if make is chunked else 1e-9) * expected.max(dim=1).values
     assert ((found - expected).abs().max(dim=1).values <= tolerance).all()
 
 

@@ -34,7 +34,7 @@ _SCORES = 1 << 24
 
 
 class UnsupportedAttentionError(Exception):
-    """The model's attention asks for more than queries, keys, values and a causal mask."""
+    """The model's attention asks for more than queries, keys, values, a causal mask, a window and a soft cap."""
 
 
 @dataclass(eq=False)
@@ -84,12 +84,36 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class _Mask:
+    """Which keys each query reads, (n, n') bool, and the positions of queries (n,) and keys (n',)."""
+
+    seen: Tensor
+    queries: Tensor
+    keys: Tensor
+
+    def within(self, window: int | None) -> Tensor:
+        """What is left of it when queries read the last `window` positions alone."""
+        if window is None:
+            return self.seen
+        return self.seen & (self.queries[:, None] - self.keys < window)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How a layer turns scores into attention: its scale, its window and its soft cap, None where it has none."""
+
+    scaling: float | None
+    window: int | None
+    cap: float | None
+
+
+@dataclass(frozen=True)
 class _Alike:
     """Segments without gaps, of equal start and size: where each begins in the row, and their mask (n, start + n)."""
 
     segments: list[Segment]
     begins: list[int]
-    mask: Tensor
+    mask: _Mask
 
 
 @dataclass(frozen=True)
@@ -106,7 +130,7 @@ class _Scattered:
     begin: int
     size: int
     reach: int
-    mask: Tensor
+    mask: _Mask
 
 
 _running: list[tuple[list[_Alike], list[_Scattered]]] = []
@@ -134,7 +158,7 @@ def _attention_of(model: nn.Module, segments: Sequence[Segment]) -> Iterator[Non
 
     AttentionInterface.register(NAME, _attend)
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or []  # type: ignore[union-attr, operator]
-    if set(kinds) - {"full_attention", "attention"}:
+    if set(kinds) - {"full_attention", "sliding_attention", "attention"}:
         raise UnsupportedAttentionError(f"its layers are {', '.join(sorted(set(kinds)))}")
     configs = {id(config): config for module in model.modules() if (config := _config(module)) is not None}
     before = [(config, config._attn_implementation_internal) for config in configs.values()]
@@ -170,10 +194,12 @@ def _alike(segments: Sequence[Segment]) -> list[_Alike]:
             members.append(segment)
             begins.append(begin)
     device = segments[0].ids.device
-    return [
-        _Alike(members, begins, torch.ones(size, start + size, dtype=torch.bool, device=device).tril(start))
-        for (_, start, size), (members, begins) in sorted(groups.items(), key=lambda item: item[0][0])
-    ]
+    alike = []
+    for (_, start, size), (members, begins) in sorted(groups.items(), key=lambda item: item[0][0]):
+        places = torch.arange(start + size, device=device)
+        seen = torch.ones(size, start + size, dtype=torch.bool, device=device).tril(start)
+        alike.append(_Alike(members, begins, _Mask(seen, places[start:], places)))
+    return alike
 
 
 def _scattered(segments: Sequence[Segment]) -> list[_Scattered]:
@@ -201,9 +227,11 @@ def _scattered(segments: Sequence[Segment]) -> list[_Scattered]:
         )
         replaced = torch.zeros(len(members), reach, dtype=torch.bool, device=positions.device)
         replaced[owner, positions] = True
-        clean = torch.arange(reach, device=positions.device) < positions[:, None]
+        before = torch.arange(reach, device=positions.device)
+        clean = before < positions[:, None]
         own = (owner[:, None] == owner) & (positions[:, None] >= positions)
-        mask = torch.cat([clean & ~replaced[owner], own], dim=1)
+        seen = torch.cat([clean & ~replaced[owner], own], dim=1)
+        mask = _Mask(seen, positions, torch.cat([before, positions]))
         blocks.append(_Scattered(prefix, begins[start], positions.numel(), reach, mask))
         start = stop
     return blocks
@@ -216,6 +244,8 @@ def _attend(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention of each segment to its prefix and, causally, to itself; (1, H, S, D) to (1, S, H, D)."""
@@ -223,22 +253,23 @@ def _attend(
     if asked or attention_mask is not None or not hasattr(module, "layer_idx"):
         raise UnsupportedAttentionError(f"its attention asks for {', '.join(asked) or 'a mask of its own'}")
     layer: Any = module.layer_idx
+    form = _Form(scaling, sliding_window, softcap)
     alike, scattered = _running[-1]
     found: list[tuple[int, Tensor]] = []
     for group in alike:
-        found += _attend_alike(group, layer, query[0], key[0], value[0], scaling)
+        found += _attend_alike(group, layer, query[0], key[0], value[0], form)
     for block in scattered:
         place = slice(block.begin, block.begin + block.size)
         keys, values = block.prefix.clean(layer, block.reach)
         k, v = torch.cat([*keys, key[0, :, place]], 1), torch.cat([*values, value[0, :, place]], 1)
-        attended = _grouped_attention(query[:, :, place], k[None], v[None], block.mask, scaling)
+        attended = _grouped_attention(query[:, :, place], k[None], v[None], block.mask, form)
         found.append((block.begin, attended[0]))
     in_order = [piece for _, piece in sorted(found, key=lambda place: place[0])]
     return torch.cat(in_order, dim=1).transpose(0, 1)[None], None
 
 
 def _attend_alike(
-    group: _Alike, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None
+    group: _Alike, layer: int, query: Tensor, key: Tensor, value: Tensor, form: _Form
 ) -> list[tuple[int, Tensor]]:
     """(begin, (H, n, D)) of each segment of the group."""
     size = group.segments[0].size
@@ -255,13 +286,13 @@ def _attend_alike(
             # Clones, or each layer's views would keep the whole pass alive.
             segment.keys[layer], segment.values[layer] = own_keys.clone(), own_values.clone()
         if segment.influence is not None:
-            _add_influence(segment.influence, query[:, place], keys[-1], own_values, group.mask, scaling)
+            _add_influence(segment.influence, query[:, place], keys[-1], own_values, group.mask, form)
     q = torch.stack([query[:, place] for place in places])
-    attended = _grouped_attention(q, torch.stack(keys), torch.stack(values), group.mask, scaling)
+    attended = _grouped_attention(q, torch.stack(keys), torch.stack(values), group.mask, form)
     return list(zip(group.begins, attended, strict=True))
 
 
-def _grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scaling: float | None) -> Tensor:
+def _grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: _Mask, form: _Form) -> Tensor:
     """(m, H, n, D) queries, (m, H_kv, n', D) keys and values, mask (n, n'): (m, H, n, D).
 
     Heads that share keys are neighbours: they become further queries of the head that they share.
@@ -269,22 +300,34 @@ def _grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scaling: f
     count, heads, size, _ = q.shape
     shared = k.shape[1]
     q = q.reshape(count, shared, heads // shared * size, -1)
-    mask = mask.repeat(heads // shared, 1) if heads > shared else mask
-    return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling).reshape(
-        count, heads, size, -1
-    )
+    seen = mask.within(form.window)
+    seen = seen.repeat(heads // shared, 1) if heads > shared else seen
+    if form.cap is None:
+        attended = scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=form.scaling)
+    else:
+        attended = _probabilities(q, k, seen, form).to(v.dtype) @ v
+    return attended.reshape(count, heads, size, -1)
+
+
+def _probabilities(q: Tensor, k: Tensor, seen: Tensor, form: _Form) -> Tensor:
+    """(..., n, n') attention of the queries to the keys, float32 or better."""
+    scale = q.shape[-1] ** -0.5 if form.scaling is None else form.scaling
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    scores = (q @ k.transpose(-2, -1)).to(dtype) * scale
+    if form.cap is not None:
+        scores = form.cap * torch.tanh(scores / form.cap)
+    return scores.masked_fill(~seen, -torch.inf).softmax(-1)
 
 
 def _add_influence(
-    influence: Tensor, q: Tensor, k: Tensor, own_values: Tensor, mask: Tensor, scaling: float | None
+    influence: Tensor, q: Tensor, k: Tensor, own_values: Tensor, mask: _Mask, form: _Form
 ) -> None:
     """Adds sum_h A_h[s, t] |v_{h,t}| for the segment's own tokens s and t; q (H, n, D), k (H_kv, start + n, D)."""
-    heads, size, width = q.shape
+    heads, size, _ = q.shape
     norms = own_values.float().norm(dim=-1).repeat_interleave(heads // k.shape[0], 0)  # (H, n)
-    keys = k.float().repeat_interleave(heads // k.shape[0], 0).transpose(1, 2)
-    scale = width**-0.5 if scaling is None else scaling
+    keys = k.repeat_interleave(heads // k.shape[0], 0)
+    seen = mask.within(form.window)
     rows = max(1, _SCORES // (heads * k.shape[1]))
     for part in torch.arange(size, device=q.device).split(rows):
-        scores = (q[:, part].float() @ keys * scale).masked_fill(~mask[part], -torch.inf)
-        attention = scores.softmax(-1)[:, :, -size:]
+        attention = _probabilities(q[:, part], keys, seen[part], form)[:, :, -size:]
         influence[part] += (attention * norms[:, None]).sum(0)
