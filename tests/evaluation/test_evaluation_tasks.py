@@ -54,10 +54,10 @@ def test_gsm8k_of_the_hub(write):
 
 
 def test_several_answers_are_all_needed(write):
-    rows = [{"id": "o", "problem": "p", "answer": "$-2,0,2$"}]
+    rows = [{"id": "o", "problem": "p", "answer": "$69$,$84$"}]
     problem = only("olympiadbench", write("olympiadbench", rows, [{"id": "o", "error": None}]))
-    assert grade(boxed("2, 0, -2"), problem).verdict == "right"
-    assert grade(boxed("-2, 2"), problem).verdict == "wrong"
+    assert grade(boxed("84, 69"), problem).verdict == "right"
+    assert grade(boxed("69"), problem).verdict == "wrong"
 
 
 def test_olympiadbench_of_the_hub(write):
@@ -148,9 +148,18 @@ def test_limit(write):
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs the data sets")
 @pytest.mark.parametrize(
     ("task", "rows"),
-    [("gsm8k", 1319), ("math500", 500), ("aime2024", 30), ("aime2025", 30), ("amc2023", 40), ("amc", 83)],
+    [
+        ("gsm8k", 1319),
+        ("aime2024", 30),
+        ("aime2025", 30),
+        ("amc2023", 40),
+        ("amc", 83),
+        pytest.param("math500", 500, marks=pytest.mark.slow),
+        pytest.param("minerva", 272, marks=pytest.mark.slow),
+        pytest.param("olympiadbench", 675, marks=pytest.mark.slow),
+    ],
 )
 def test_real_golds_verify_against_themselves(task, rows):
     problems, left_out = load(task, DATA)
     assert len(problems) == rows and not left_out
-    assert [p.id for p in problems if grade(boxed(p.golds[0]), p).verdict != "right"] == []
+    assert [p.golds for p in problems if grade(boxed(p.golds[0]), p).verdict != "right"] == []

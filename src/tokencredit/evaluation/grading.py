@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from decimal import Decimal
 
 from tokencredit.answers import Verdict, verify
 from tokencredit.evaluation.metrics import Scored
@@ -12,8 +10,6 @@ from tokencredit.evaluation.tasks import Problem
 
 LONGEST_VOTE = 200
 """Characters of an answer that algebra is still asked about when votes are counted; longer ones agree as texts."""
-
-_NUMBER = re.compile(r"\$?\s*([+-]?\d+(?:\.\d+)?)\s*\$?")
 
 
 def grade(completion: str, problem: Problem, *, thinking: bool = False) -> Verdict:
@@ -23,18 +19,10 @@ def grade(completion: str, problem: Problem, *, thinking: bool = False) -> Verdi
     """
     verdict = Verdict("no-answer", None, "no answer found")
     for gold in problem.golds:
-        verdict = verify(completion, gold, thinking=thinking)
+        verdict = verify(completion, gold, thinking=thinking, tolerance=problem.tolerance)
         if verdict.verdict != "wrong":
             return verdict
-        if problem.tolerance is not None and _within(verdict.answer, gold, problem.tolerance):
-            return Verdict("right", verdict.answer, f"within {problem.tolerance:g}")
     return verdict
-
-
-def _within(answer: str | None, gold: str, tolerance: float) -> bool:
-    """Whether both are plain numbers at most `tolerance` apart, in exact decimal arithmetic."""
-    said, meant = (_NUMBER.fullmatch(text.strip()) for text in (answer or "", gold))
-    return bool(said and meant and abs(Decimal(said[1]) - Decimal(meant[1])) <= Decimal(str(tolerance)))
 
 
 def votes(answers: Sequence[str | None]) -> list[int | None]:

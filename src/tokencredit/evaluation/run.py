@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,8 @@ def write_samples(
         chosen = [known[task, name] for task, name, _ in batch]
         seed = batch_seed(decoding.seed, batch, each_request=backend.seeded)
         completions = backend.generate([each.prompt for each in chosen], decoding, seed)
-        written = [_sample(*each) for each in zip(batch, chosen, completions, strict=True)]
+        with ThreadPoolExecutor() as pool:  # verdicts that need algebra wait for processes
+            written = list(pool.map(_sample, batch, chosen, completions))
         store.append(folder, written)
         samples += written
         progress(written)
