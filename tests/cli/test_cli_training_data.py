@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tokencredit.cli.arguments import parse_arguments
-from tokencredit.cli.training_data import build_dataset, checked_lengths, default_reward
+from tokencredit.cli.training_data import (
+    bound_rewards,
+    build_dataset,
+    checked_lengths,
+    load_rows,
+    reward_functions,
+)
 from tokencredit.errors import UsageError
 from tokencredit.tasks import get_task
 
@@ -25,7 +33,7 @@ def tokenizer():
 
 
 def rewarded(tokenizer, text: str, *flags: str) -> float | None:
-    reward = default_reward(parse_arguments([*DATA, *flags]), tokenizer)
+    (reward,) = bound_rewards([], parse_arguments([*DATA, *flags]), tokenizer)
     assert reward.__name__ == "accuracy_reward"
     (value,) = reward([[{"role": "assistant", "content": text}]], ["5"], prompts=[PROMPT])
     return value
@@ -51,7 +59,51 @@ def test_completions_whose_thinking_is_already_taken_out(tokenizer):
 
 
 def test_a_task_has_its_own_reward(tokenizer):
-    assert default_reward(parse_arguments(["--task", "query"]), tokenizer) is get_task("query").reward
+    for flags in ((), ("--reward_funcs", "accuracy")):
+        arguments = parse_arguments(["--task", "query", *flags])
+        assert bound_rewards(reward_functions(arguments), arguments, tokenizer) == [get_task("query").reward]
+
+
+def test_our_rewards_by_name(tokenizer, tmp_path, monkeypatch):
+    (tmp_path / "my_rewards.py").write_text(
+        "def length(completions, **kwargs):\n    return [1.0 for _ in completions]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    names = ("accuracy", "format", "my_rewards.length", "think_format_reward")
+    arguments = parse_arguments([*DATA, "--no_answer", "none", "--reward_funcs", *names])
+    tokenizer.chat_template = None
+    rewards = bound_rewards(reward_functions(arguments), arguments, tokenizer)
+    assert [r.__name__ for r in rewards] == [
+        "accuracy_reward",
+        "format_reward",
+        "length",
+        "think_format_reward",
+    ]
+    texts = ["\\boxed{5}", "the answer is 5", "hm", "\\boxed{6}"]
+    assert rewards[0](texts, ["5"] * 4) == [1.0, 1.0, None, 0.0]
+    assert rewards[1](texts) == [1.0, 0.0, 0.0, 1.0]
+
+
+def test_what_rewards_need_of_the_rows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    row = {"prompt": "2 + 3?", "answer": "So it is\n#### 5", "tolerance": 0.1, "level": 3}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    built = {}
+    for names in (
+        "",
+        "accuracy",
+        "format",
+        "trl.rewards.think_format_reward",
+        "accuracy trl.rewards.think_format_reward",
+    ):
+        arguments = parse_arguments([*DATA, *(["--reward_funcs", *names.split()] if names else [])])
+        _, tokenizer = get_task("query").load_policy()
+        (built[names],) = build_dataset(load_rows(arguments), arguments, tokenizer)
+    asked = "2 + 3?\n\nPut your final answer in \\boxed{}."
+    assert built[""] == built["accuracy"] == {"answer": "5", "tolerance": "0.1", "prompt": asked}
+    assert built["format"]["prompt"] == asked
+    assert built["trl.rewards.think_format_reward"] == {**row, "tolerance": "0.1"}
+    assert built["accuracy trl.rewards.think_format_reward"] == {**built[""], "level": 3}
 
 
 @pytest.mark.parametrize("template", [TEMPLATE, None])

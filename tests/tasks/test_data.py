@@ -32,6 +32,7 @@ def write(tmp_path: Path):
         ({"prompt": "1+1?", "answer": 2}, "1+1?", "2"),
         ({"question": "1+1?", "answer": "One and one.\n#### 1,002"}, "1+1?", "1,002"),
         ({"problem": "1+1?", "solution": r"So \boxed{1}. No, \boxed{\frac{4}{2}}."}, "1+1?", r"\frac{4}{2}"),
+        ({"question": "1+1?", "final_answer": ["$2$", "$3$"], "solution": ["a"]}, "1+1?", "$2$, $3$"),
         ({"problem": "x^2=1?", "solution": r"So \boxed{1} or \boxed{-1}."}, "x^2=1?", "1, -1"),
         (
             {"prompt": [{"role": "user", "content": "1+1?"}], "answer": "2"},
@@ -54,6 +55,16 @@ def test_other_columns_stay_and_the_order_holds(write):
 def test_answer_goes_before_solution(write):
     (found,) = load_problems(write({"problem": "?", "solution": r"\boxed{1}", "answer": "2"}))
     assert found["answer"] == "2"
+
+
+def test_tolerances(write):
+    rows = [{**GOOD, "tolerance": 0.5}, {**GOOD, "tolerance": None}]
+    assert [row["tolerance"] for row in load_problems(write(*rows))] == ["0.5", None]
+    rows = [{**GOOD, "error": "1e-1", "answer_type": "Numerical"}, {**GOOD, "error": "timeout"}]
+    assert load_problems(write(rows[0]))[0]["tolerance"] == "1e-1"
+    assert "tolerance" not in load_problems(write(rows[1]))[0]
+    with pytest.raises(UsageError, match="line 1: the tolerance 'small' is no number"):
+        load_problems(write({**GOOD, "tolerance": "small"}))
 
 
 def test_blank_lines_and_a_byte_order_mark_are_no_rows(write):
@@ -96,7 +107,7 @@ GOOD = {"problem": "1+1?", "answer": "2"}
         ([{"problem": "a", "solution": "no box"}], "line 1: no .*boxed.* in 'solution'"),
         ([GOOD, {"problem": "a"}], "line 2: no column 'answer', which the first row has"),
         ([{"text": "a", "answer": "2"}], "needs one of problem, prompt, question, and has 'text', 'answer'"),
-        ([{"problem": "a", "gold": "2"}], "needs one of answer, solution, and has 'problem', 'gold'"),
+        ([{"problem": "a", "gold": "2"}], "needs one of answer, final_answer, solution, and has 'problem', 'gold'"),
         ([{**GOOD, "completions": "x"}], "column 'completions', which clashes"),
         ([{**GOOD, "image": "x"}], "column 'image', but multimodal"),
         ([GOOD, {"problem": "a", "answer": r"\frac{1}{"}], "line 2: the gold .* cannot be judged"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import lru_cache
 from typing import Any
 
 __all__ = ["LAST", "MEMORY_LIMIT", "TIME_LIMIT"]
@@ -22,6 +23,7 @@ POINTS = 5  # at which expressions must agree
 DIGITS = 60  # to which they must agree
 
 
+@lru_cache(maxsize=256)
 def _parse(latex: str) -> Any:
     """The sympy object of the whole text, decimals as exact fractions; raises where it does not parse."""
     import re

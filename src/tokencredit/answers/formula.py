@@ -23,13 +23,14 @@ _COMMAND = re.compile(r"\\([A-Za-z]+)")
 _KNOWN = frozenset(
     re.findall(
         r"\w+",
-        "arccos arccosh arccot arccsc arcosh arcsec arcsin arcsinh arctan arctanh arsinh artanh begin binom bar hat vec "
-        "dot ddot tilde overline underline cap ceil choose cos cosh cot csc cup cdot det div emptyset end exp floor frac "
-        "gcd in infty int langle lceil lcm ldots lfloor lim ln log mathbb mathbf mathcal mathrm mathit max min neq notin "
-        "odot oint partial pi pm mp prime prod rangle rceil rfloor rightarrow to sec setminus sin sinh sqrt sum tan tanh "
-        "text times leq geq lt gt approx hbar ell mid circ subset supset forall exists infinity Re Im angle triangle "
-        "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau "
-        "upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega mho",
+        "arccos arccosh arccot arccsc arcosh arcsec arcsin arcsinh arctan arctanh arsinh artanh begin binom "
+        "bar hat vec dot ddot tilde overline underline cap ceil choose cos cosh cot csc cup cdot det div "
+        "emptyset end exp floor frac gcd in infty int langle lceil lcm ldots lfloor lim ln log mathbb mathbf "
+        "mathcal mathrm mathit max min neq notin odot oint partial pi pm mp prime prod rangle rceil rfloor "
+        "rightarrow to sec setminus sin sinh sqrt sum tan tanh text times leq geq lt gt approx hbar ell mid "
+        "circ subset supset forall exists infinity Re Im angle triangle alpha beta gamma delta epsilon "
+        "varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi chi "
+        "psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega mho",
     )
 )
 _UNKNOWN_SIGN = re.compile(

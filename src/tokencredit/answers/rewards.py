@@ -7,11 +7,12 @@ from typing import Any
 
 from tokencredit.answers.extraction import extract, opens_thinking
 from tokencredit.answers.verdicts import check_gold, parse_tolerance, verify
-from tokencredit.answers.worker import WORKERS
+from tokencredit.answers.worker import spread
 
 __all__ = [
     "accuracy_reward",
     "accuracy_reward_for",
+    "content_of",
     "format_reward",
     "format_reward_for",
     "template_opens_thinking",
@@ -50,20 +51,17 @@ def _accuracy(
     tolerance: Sequence[Any] | None = None,
     **_: Any,
 ) -> list[float | None]:
-    from concurrent.futures import ThreadPoolExecutor
-
     def reward(prompt: Any, completion: Any, gold: Any, allowed: Any) -> float | None:
         if gold is None or check_gold(str(gold)) is not None:
             return None
         thinking = opens_thinking(prompt) if isinstance(prompt, str) else by_template
-        found = verify(_content(completion), str(gold), thinking=thinking, tolerance=allowed).verdict
+        found = verify(content_of(completion), str(gold), thinking=thinking, tolerance=allowed).verdict
         return no_answer if found == "no-answer" else float(found == "right")
 
     count = len(completions)
     tolerances = [parse_tolerance(value) and value for value in tolerance or [None] * count]
     rows = list(zip(prompts or [None] * count, completions, answer, tolerances, strict=True))
-    with ThreadPoolExecutor(WORKERS) as pool:
-        return list(pool.map(lambda row: reward(*row), rows))
+    return list(spread(lambda row: reward(*row), rows))
 
 
 def format_reward(completions: Sequence[Any], **kwargs: Any) -> list[float | None]:
@@ -84,7 +82,7 @@ def _format(
 ) -> list[float | None]:
     rewards: list[float | None] = []
     for prompt, completion in zip(prompts or [None] * len(completions), completions, strict=True):
-        text = _content(completion)
+        text = content_of(completion)
         opened = opens_thinking(prompt) if isinstance(prompt, str) else by_template
         blocks = text.count("<think>") + opened
         found = extract(text, thinking=opened)
@@ -114,7 +112,7 @@ def template_opens_thinking(tokenizer: Any, **settings: Any) -> bool:
     return opens_thinking(begun)
 
 
-def _content(completion: Any) -> str:
+def content_of(completion: Any) -> str:
     """The text of a completion: itself, or the content of its last assistant message ("" without one)."""
     if isinstance(completion, str):
         return completion

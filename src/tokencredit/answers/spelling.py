@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 from tokencredit.answers.boxes import without_boxes
@@ -122,6 +123,7 @@ _ROUNDED = re.compile(
 _SIGN_WORD = re.compile(r"^(?:minus|negative)\s+(?=[\d\\])")
 
 
+@lru_cache(maxsize=4096)
 def clean(text: str) -> str:
     """One spelling for what is written in several ways; the value stays what it was.
 

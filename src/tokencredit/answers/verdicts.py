@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -17,7 +16,7 @@ from tokencredit.answers.formula import DEPTH, UnjudgedError, depth, prepared
 from tokencredit.answers.numbers import number
 from tokencredit.answers.spelling import TEXT, clean
 from tokencredit.answers.units import split_unit
-from tokencredit.answers.worker import WORKERS, reply_to
+from tokencredit.answers.worker import parses, spread
 from tokencredit.errors import UsageError
 
 __all__ = ["Verdict", "check_gold", "parse_tolerance", "verify", "verify_all"]
@@ -68,8 +67,7 @@ def verify(
 
 def verify_all(rows: Iterable[tuple[str, str]], **settings: Any) -> list[Verdict]:
     """`verify` on many pairs (completion, gold) at once, over all workers; the verdicts in the order of the rows."""
-    with ThreadPoolExecutor(WORKERS) as pool:
-        return list(pool.map(lambda row: verify(*row, **settings), rows))
+    return list(spread(lambda row: verify(*row, **settings), rows))
 
 
 def parse_tolerance(value: str | float | None) -> Fraction | None:
@@ -126,11 +124,11 @@ def check_gold(gold: str) -> str | None:
     try:
         for body in _bodies(text):
             if number(body) is None and not has_words(TEXT.sub(r" \1", body)):
-                reply = reply_to(prepared(body, "gold"))
-                if reply != "same":
-                    return reply
-    except UnjudgedError as reason:
-        return str(reason)
+                reason = parses(prepared(body, "gold"))
+                if reason is not None:
+                    return reason
+    except UnjudgedError as error:
+        return str(error)
     return None
 
 

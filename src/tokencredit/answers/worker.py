@@ -13,14 +13,20 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from tokencredit.answers.compare import LAST, MEMORY_LIMIT, TIME_LIMIT
 from tokencredit.answers.formula import UnjudgedError, prepared
 
-__all__ = ["POOL", "ask", "reply_to"]
+__all__ = ["POOL", "WORKERS", "ask", "parses", "reply_to", "spread"]
+
+Row = TypeVar("Row")
+Result = TypeVar("Result")
 
 START_LIMIT = 120.0  # seconds for the libraries to load
 WALL_LIMIT = 60.0  # seconds for a reply, on a machine however busy; a worker computes TIME_LIMIT at most
@@ -166,13 +172,37 @@ def reply_to(*request: str) -> str:
     return POOL.ask(list(request))
 
 
+def spread(function: Callable[[Row], Result], rows: Iterable[Row]) -> Iterator[Result]:
+    """The function's results in the order of the rows, computed in as many threads as there are workers.
+
+    When the caller stops (also by Ctrl-C), what has not begun is dropped.
+    """
+    threads = ThreadPoolExecutor(WORKERS)
+    try:
+        yield from threads.map(function, rows)
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+_parsed: dict[str, None] = {}  # prepared texts that a comparison has shown to parse, the latest ones
+
+
+def parses(text: str) -> str | None:
+    """None if a prepared gold parses, else the reason why not."""
+    reply = "same" if text in _parsed else reply_to(text)
+    return None if reply == "same" else reply
+
+
 def ask(gold: str, answer: str, tolerance: str | None = None) -> bool:
     """Whether the workers find two cleaned texts equal; raises UnjudgedError with the reason where they cannot tell."""
     request = [prepared(gold, "gold"), prepared(answer, "answer")]
     if request[0] == request[1]:
-        reply = reply_to(request[0]).replace("gold", "answer")
+        reply = reply_to(request[0])
     else:
         reply = reply_to(*request) if tolerance is None else reply_to(*request, tolerance)
     if reply not in ("same", "different"):
         raise UnjudgedError(reply)
+    if len(_parsed) > 8192:
+        _parsed.clear()
+    _parsed[request[0]] = None
     return reply == "same"

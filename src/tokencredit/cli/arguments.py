@@ -47,6 +47,13 @@ class RunArguments(GRPOScriptArguments):
     skip_unjudged: bool = field(
         default=False, metadata={"help": "Leave out rows whose gold no answer can be compared with."}
     )
+    no_answer: str = field(
+        default="zero",
+        metadata={
+            "choices": ["zero", "none"],
+            "help": "What the reward `accuracy` gives for no answer: zero, or none (left out of its group).",
+        },
+    )
     eval_problems: int = field(
         default=512,
         metadata={"help": "Held-out problems of a task to measure accuracy on, before and after; 0: none."},

@@ -119,9 +119,9 @@ def _build_trainer(arguments: Any, directory: Path) -> Any:
     """The trainer, with everything it needs loaded and checked; a failure leaves no new directory behind."""
     from tokencredit.cli.models import load_model
     from tokencredit.cli.training_data import (
+        bound_rewards,
         build_dataset,
         checked_lengths,
-        default_reward,
         load_rows,
         reward_functions,
     )
@@ -146,7 +146,7 @@ def _build_trainer(arguments: Any, directory: Path) -> Any:
             arguments,
             model=model,
             processing_class=tokenizer,
-            reward_funcs=rewards or [default_reward(arguments, tokenizer)],
+            reward_funcs=bound_rewards(rewards, arguments, tokenizer),
             train_dataset=checked_lengths(
                 build_dataset(rows, arguments, tokenizer), arguments, model, tokenizer
             ),

@@ -18,39 +18,48 @@ if TYPE_CHECKING:
 INSTRUCTION = "{problem}\n\nPut your final answer in \\boxed{}."
 # Always as many, so that a run's order of problems does not depend on its length.
 TASK_PROBLEMS = 8192
+OWN_REWARDS = ("accuracy", "format")
 
 
 def reward_functions(arguments: TrainArguments) -> list[Any]:
-    """The rewards that were asked for, as TRL takes them; none for the default, see `default_reward`.
+    """The rewards that were asked for, as TRL takes them; none for the default. See `bound_rewards`.
 
     Raises:
         UsageError: a reward function that cannot be found.
     """
     run = arguments.run
     rewards: list[Any] = [run.reward_model_name_or_path] if run.reward_model_name_or_path else []
-    rewards += [_reward_function(name) for name in run.reward_funcs or []]
+    rewards += [name if name in OWN_REWARDS else _reward_function(name) for name in run.reward_funcs or []]
     return rewards
 
 
-def default_reward(arguments: TrainArguments, tokenizer: Any) -> Any:
-    """Whether the answer is right, by the task's rules or by ours; text in an unfinished think block is no answer."""
-    if arguments.run.task:
-        return get_task(arguments.run.task).reward
-    from tokencredit.answers import opens_thinking
-    from tokencredit.answers import accuracy_reward_for
+def bound_rewards(rewards: list[Any], arguments: TrainArguments, tokenizer: Any) -> list[Any]:
+    """The rewards with our own in place of their names; by default whether the answer is right.
 
-    # With a response template TRL takes the thinking out of a completion before it is rewarded.
-    parsed = any(getattr(tokenizer, f"response_{kind}", None) for kind in ("template", "schema"))
-    if parsed or not tokenizer.chat_template:
-        return accuracy_reward_for(False)
-    settings: Any = arguments.training.chat_template_kwargs or {}
-    begun = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "?"}],
-        add_generation_prompt=True,
-        tokenize=False,
-        **settings,
-    )
-    return accuracy_reward_for(opens_thinking(begun))
+    By the task's rules or by ours: text in an unfinished think block is no answer, also where the chat template opened
+    the block.
+    """
+    from tokencredit.answers import accuracy_reward_for, format_reward_for, template_opens_thinking
+
+    task, settings = arguments.run.task, arguments.training.chat_template_kwargs or {}
+    thinking = template_opens_thinking(tokenizer, **settings)  # type: ignore[arg-type]
+    without = None if arguments.run.no_answer == "none" else 0.0
+    own = {
+        "accuracy": get_task(task).reward if task else accuracy_reward_for(thinking, without),
+        "format": format_reward_for(thinking),
+    }
+    return [
+        own.get(reward, reward) if isinstance(reward, str) else reward for reward in rewards or ["accuracy"]
+    ]
+
+
+def _needs(run: RunArguments) -> tuple[bool, bool]:
+    """Whether rewards need golds, and whether others than ours want the rows as they are."""
+    names = [
+        *(run.reward_funcs or []),
+        *([run.reward_model_name_or_path] if run.reward_model_name_or_path else []),
+    ]
+    return not names or "accuracy" in names, any(name not in OWN_REWARDS for name in names)
 
 
 def _reward_function(name: str) -> Any:
@@ -69,7 +78,8 @@ def _reward_function(name: str) -> Any:
     module, _, function = name.rpartition(".")
     if not module:
         raise UsageError(
-            f"no reward function {name!r}; use {', '.join(known)} or a dotted path such as my.rewards.f"
+            f"no reward function {name!r}; use {', '.join([*OWN_REWARDS, *known])} "
+            "or a dotted path such as my.rewards.f"
         )
     sys.path.insert(0, os.getcwd())
     try:
@@ -96,7 +106,7 @@ def load_rows(arguments: TrainArguments, *, held_out: bool = False) -> list[dict
         )
     skipped: list[str] = []
     checks: dict[str, Any] = {
-        "golds": not (run.reward_funcs or run.reward_model_name_or_path),
+        "golds": _needs(run)[0],
         "on_unjudged": skipped.append if run.skip_unjudged else None,
     }
     try:
@@ -146,13 +156,12 @@ def build_dataset(rows: list[dict[str, Any]], arguments: TrainArguments, tokeniz
     if run.task:
         return Dataset.from_list(rows)
     has_chat = bool(tokenizer.chat_template)
-    own_rewards = bool(run.reward_funcs or run.reward_model_name_or_path)
+    golds, others = _needs(run)
     built = []
     for row in rows:
-        kept = {name: value for name, value in row.items() if name != "problem"} if own_rewards else {}
-        if "answer" in row:
-            kept["answer"] = row["answer"]
-        built.append({**kept, "prompt": _prompt(row, run, has_chat, own_rewards)})
+        kept = {name: value for name, value in row.items() if name != "problem"} if others else {}
+        kept |= {name: row[name] for name in ("answer", "tolerance") if name in row}
+        built.append({**kept, "prompt": _prompt(row, run, has_chat, ready=others and not golds)})
     try:
         return Dataset.from_list(built)
     except (ValueError, TypeError) as error:  # pyarrow's errors are among them
@@ -192,7 +201,7 @@ def checked_lengths(dataset: Dataset, arguments: TrainArguments, model: Any, tok
     return dataset
 
 
-def _prompt(row: dict[str, Any], run: RunArguments, has_chat: bool, own_rewards: bool) -> str | list[Any]:
+def _prompt(row: dict[str, Any], run: RunArguments, has_chat: bool, ready: bool) -> str | list[Any]:
     problem = row["problem"]
     if isinstance(problem, list):
         if not has_chat:
@@ -200,7 +209,7 @@ def _prompt(row: dict[str, Any], run: RunArguments, has_chat: bool, own_rewards:
                 "the data set's prompts are chat messages, but the tokenizer has no chat template"
             )
         return problem
-    if own_rewards and run.prompt_template is None and "prompt" in row:
+    if ready and run.prompt_template is None and "prompt" in row:
         return str(row["prompt"])  # as in `trl grpo`: prompts that come with their own rewards are ready
     text = (run.prompt_template or INSTRUCTION).replace("{problem}", problem)
     return [{"role": "user", "content": text}] if has_chat else text

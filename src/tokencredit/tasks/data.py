@@ -10,10 +10,11 @@ from typing import Any
 
 from tokencredit.answers import check_gold, extract
 from tokencredit.answers.boxes import neighbours
+from tokencredit.answers.verdicts import parse_tolerance
 from tokencredit.errors import UsageError
 
 PROBLEM_COLUMNS = ("problem", "prompt", "question")
-GOLD_COLUMNS = ("answer", "solution")
+GOLD_COLUMNS = ("answer", "final_answer", "solution")
 # TRL hands every column to the reward function by name, beside these arguments of its own.
 RESERVED_COLUMNS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
 IMAGE_COLUMNS = ("image", "images")
@@ -41,8 +42,9 @@ def load_problems(
     r"""The problems of a data set as rows with ``problem`` and ``answer``, other columns kept.
 
     The problem comes from the column ``problem``, ``prompt`` (also as chat messages) or ``question``. The gold comes
-    from ``answer`` (after the last ``#### `` in the form of GSM8K) or, where there is none, from the last ``\boxed{}``
-    of ``solution`` (the form of MATH).
+    from ``answer`` (after the last ``#### `` in the form of GSM8K) or, where there is none, from ``final_answer`` (a
+    list of all answers, the form of OlympiadBench) or from the last ``\boxed{}`` of ``solution`` (the form of MATH).
+    ``tolerance``, or ``error`` in the form of OlympiadBench, is the largest difference from the gold that is right.
 
     Args:
         source: a file (.jsonl, .json, .csv, .parquet), a folder that `datasets` can read, or a hub id.
@@ -128,10 +130,23 @@ def _problem(row: Row, problem_column: str, gold_column: str | None, place: Plac
     checked = {**row, "problem": problem}
     if gold_column is not None:
         checked["answer"] = _gold(row[gold_column], gold_column, place)
-    return checked
+    return checked | _tolerance(row, place)
+
+
+def _tolerance(row: Row, place: Place) -> Row:
+    """The tolerance that the data set states, as text or None; nothing where it has no such column."""
+    name = "tolerance" if "tolerance" in row else "error" if "error" in row and "answer_type" in row else None
+    if name is None:
+        return {}
+    try:
+        return {"tolerance": None if parse_tolerance(row[name]) is None else str(row[name])}
+    except UsageError as error:
+        raise UsageError(f"{place}: {error}") from error
 
 
 def _gold(value: Any, column: str, place: Place) -> str:
+    if column == "final_answer" and isinstance(value, list):
+        value = ", ".join(map(str, value))
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise UsageError(f"{place}: {column!r} is neither text nor a number")
     text = str(value)
@@ -153,7 +168,7 @@ def _gold(value: Any, column: str, place: Place) -> str:
 
 def _read_file(path: Path) -> Iterator[tuple[Place, Row]]:
     if path.suffix in _JSON_LINES:
-        yield from _read_json_lines(path)
+        yield from read_json_lines(path)
     elif path.suffix in _BUILDERS:
         yield from _read_data_set(_BUILDERS[path.suffix], "train", data_files=str(path))
     else:
@@ -161,8 +176,11 @@ def _read_file(path: Path) -> Iterator[tuple[Place, Row]]:
         raise UsageError(f"cannot tell the form of {path} by its name; it must end in {endings}")
 
 
-def _read_json_lines(path: Path) -> Iterator[tuple[Place, Row]]:
-    """Read by ourselves, so that a broken line can be named; blank lines are skipped."""
+def read_json_lines(path: Path) -> Iterator[tuple[Place, Row]]:
+    """The objects of a file of JSON lines, each with its place; blank lines are skipped.
+
+    Raises UsageError where the file cannot be read, or a line is no JSON object, which it names.
+    """
     try:
         lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
     except FileNotFoundError as error:
