@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    BartConfig,
+    BartForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from tokencredit import Rollouts
 
@@ -47,6 +54,24 @@ def gpt2(dtype: torch.dtype = torch.float64, seed: int = 0, dropout: float = 0.1
         bos_token_id=1,
     )
     return GPT2LMHeadModel(config).to(dtype).eval()
+
+
+def bart(dtype: torch.dtype = torch.float64, seed: int = 0) -> BartForCausalLM:
+    """A decoder that packing does not fit and padding disturbs: it counts positions from the first column."""
+    torch.manual_seed(seed)
+    config = BartConfig(
+        vocab_size=VOCABULARY,
+        d_model=32,
+        decoder_layers=2,
+        decoder_attention_heads=4,
+        decoder_ffn_dim=48,
+        max_position_embeddings=128,
+        init_std=0.25,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=1,
+    )
+    return BartForCausalLM(config).to(dtype).eval()
 
 
 def ragged(seed: int = 0) -> Rollouts:

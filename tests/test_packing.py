@@ -7,8 +7,6 @@ import logging
 import pytest
 import torch
 from transformers import (
-    BartConfig,
-    BartForCausalLM,
     FalconMambaConfig,
     FalconMambaForCausalLM,
     Gemma2Config,
@@ -25,7 +23,7 @@ from transformers import (
 
 import plain
 import plain_sparse
-from models import VOCABULARY, gpt2, llama, ragged, with_probe
+from models import VOCABULARY, bart, gpt2, llama, ragged, with_probe
 from tokencredit.credit import Options, get_strategy
 from tokencredit.layout import parts
 from tokencredit.policy import Policy, _packs, _pads
@@ -75,22 +73,6 @@ def chunked():
         **{**SMALL, "intermediate_size_mlp": 48, "num_local_experts": 2, "attention_chunk_size": 6}
     )
     return Llama4ForCausalLM(config)
-
-
-def bart():
-    config = BartConfig(
-        vocab_size=VOCABULARY,
-        d_model=32,
-        decoder_layers=2,
-        decoder_attention_heads=4,
-        decoder_ffn_dim=48,
-        max_position_embeddings=128,
-        init_std=0.25,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=1,
-    )
-    return BartForCausalLM(config)
 
 
 def recurrent():

@@ -95,8 +95,8 @@ class Caller:
 
     def empty(self) -> None:
         """A pass for the sake of the other ranks, without gradient."""
-        with torch.no_grad():
-            self.packed([], torch.zeros(1, dtype=torch.long, device=self.device))
+        with torch.no_grad(), self._calls():
+            self.model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=self.device), use_cache=False)
 
     @contextmanager
     def leaf(self, places: Tensor, noise: Tensor | None) -> Iterator[list[Tensor]]:

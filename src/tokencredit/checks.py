@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +24,11 @@ def packing_agrees(caller: Caller) -> bool:
     if not {"position_ids", "logits_to_keep"} <= caller.accepts or caller.config is None:
         return False
     name, ranks = type(caller.model).__name__, Ranks(caller.device)
+    if _rope_by_length(caller.config):
+        logger.warning(
+            "%s: attribution runs rows one by one, as its rotary embedding depends on a pass's length", name
+        )
+        return False
     # As long before the first position read, so that whole rows need no padding.
     batch = _example(caller, [(5, 14), (9, 10)])
     try:
@@ -40,6 +46,8 @@ def packing_agrees(caller: Caller) -> bool:
 
 def padding_agrees(caller: Caller) -> bool:
     """Whether the model reads a padded row as it reads the row alone."""
+    if _rope_by_length(caller.config):
+        return False
     batch, rows = _example(caller, [(3, 4), (9, 10)]), WholeRows(caller, Ranks(caller.device))
     alone = unpadded(batch, 0)
     padded = rows.clean(batch).outcome.logits[0][batch.read_mask[0]]
@@ -48,6 +56,13 @@ def padding_agrees(caller: Caller) -> bool:
     name = type(caller.model).__name__
     logger.warning("%s: attribution runs rows one by one, as padding changes its logits", name)
     return False
+
+
+def _rope_by_length(config: Any) -> bool:
+    """Whether frequencies change once the longest row of a pass goes beyond the length of pre-training."""
+    stated = getattr(config, "rope_parameters", None) or {}
+    kinds = [stated, *(value for value in stated.values() if isinstance(value, dict))]
+    return any(kind.get("rope_type") in ("dynamic", "longrope") for kind in kinds)
 
 
 def _example(caller: Caller, shapes: list[tuple[int, int]]) -> Batch:

@@ -155,6 +155,8 @@ class GraphPolicy:
     Rows are recognised by their row keys.
     """
 
+    in_step = False
+
     def __init__(self, reader: GraphReader, graph: _Graph, rollouts: Rollouts) -> None:
         assert rollouts.row_keys is not None
         self._reader = reader

@@ -100,11 +100,15 @@ class _Mask:
 
 @dataclass(frozen=True)
 class _Form:
-    """How a layer turns scores into attention: its scale, its window and its soft cap, None where it has none."""
+    """How a layer turns scores into attention: its scale, its window and its soft cap, None where it has none.
+
+    `eager` follows the model's own arithmetic, which in half precision rounds scores and probabilities.
+    """
 
     scaling: float | None
     window: int | None
     cap: float | None
+    eager: bool
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ class _Scattered:
     mask: _Mask
 
 
-_running: list[tuple[list[_Alike], list[_Scattered]]] = []
+_running: list[tuple[list[_Alike], list[_Scattered], bool]] = []
 
 
 def run_packed(model: nn.Module, segments: Sequence[Segment], reads: Tensor) -> Tensor:
@@ -164,7 +168,8 @@ def _attention_of(model: nn.Module, segments: Sequence[Segment]) -> Iterator[Non
     before = [(config, config._attn_implementation_internal) for config in configs.values()]
     for config, _ in before:
         config._attn_implementation_internal = NAME
-    _running.append((_alike(segments), _scattered(segments)))
+    eager = any(name == "eager" for _, name in before)
+    _running.append((_alike(segments), _scattered(segments), eager))
     try:
         yield
     finally:
@@ -253,8 +258,8 @@ def _attend(
     if asked or attention_mask is not None or not hasattr(module, "layer_idx"):
         raise UnsupportedAttentionError(f"its attention asks for {', '.join(asked) or 'a mask of its own'}")
     layer: Any = module.layer_idx
-    form = _Form(scaling, sliding_window, softcap)
-    alike, scattered = _running[-1]
+    alike, scattered, eager = _running[-1]
+    form = _Form(scaling, sliding_window, softcap, eager)
     found: list[tuple[int, Tensor]] = []
     for group in alike:
         found += _attend_alike(group, layer, query[0], key[0], value[0], form)
@@ -302,7 +307,7 @@ def _grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: _Mask, form: _Form
     q = q.reshape(count, shared, heads // shared * size, -1)
     seen = mask.within(form.window)
     seen = seen.repeat(heads // shared, 1) if heads > shared else seen
-    if form.cap is None:
+    if form.cap is None and not form.eager:
         attended = scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=form.scaling)
     else:
         attended = _probabilities(q, k, seen, form).to(v.dtype) @ v
@@ -311,12 +316,11 @@ def _grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: _Mask, form: _Form
 
 def _probabilities(q: Tensor, k: Tensor, seen: Tensor, form: _Form) -> Tensor:
     """(..., n, n') attention of the queries to the keys, float32 or better."""
-    scale = q.shape[-1] ** -0.5 if form.scaling is None else form.scaling
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    scores = (q @ k.transpose(-2, -1)).to(dtype) * scale
+    scores = (q @ k.transpose(-2, -1)) * (q.shape[-1] ** -0.5 if form.scaling is None else form.scaling)
     if form.cap is not None:
         scores = form.cap * torch.tanh(scores / form.cap)
-    return scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    return scores.masked_fill(~seen, -torch.inf).softmax(-1, dtype=dtype)
 
 
 def _add_influence(

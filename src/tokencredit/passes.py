@@ -167,7 +167,7 @@ class PackedRows:
         else:
             prompts = clean.prompts
             completions = [replace(segment, keep=False) for segment in clean.completions]
-        sizes = torch.tensor([0] + [segment.size for segment in completions], device=batch.ids.device)
+        sizes = _whole_numbers([0] + [segment.size for segment in completions], batch.ids.device)
         starts = sizes.cumsum(0)[:-1]
         places = starts[:, None] + torch.arange(batch.columns.shape[1], device=starts.device)
         places = places.clamp(max=max(int(sizes.sum()) - 1, 0))
@@ -184,9 +184,9 @@ class PackedRows:
             begins[id(segment)] = place
             place += segment.size
         device = batch.ids.device
-        prompt_begins = torch.tensor([begins[id(segment)] for segment in prompts], device=device)
-        sizes = torch.tensor([segment.size for segment in prompts], device=device)
-        own_begins = torch.tensor([begins.get(id(segment), 0) for segment in completions], device=device)
+        prompt_begins = _whole_numbers([begins[id(segment)] for segment in prompts], device)
+        sizes = _whole_numbers([segment.size for segment in prompts], device)
+        own_begins = _whole_numbers([begins.get(id(segment), 0) for segment in completions], device)
         first = batch.read_from - batch.mask.long().argmax(dim=1) if batch.size else sizes
         reads = first[:, None] + torch.arange(batch.read_mask.shape[1], device=device)
         inside = reads < sizes[:, None]
@@ -200,10 +200,14 @@ class PackedRows:
     def _read(self, batch: Batch, rows: Tensor, segments: Sequence[Segment]) -> Outcome:
         """One pass; the outcome of each segment, whose last token is the last that its row reads."""
         mask, targets = batch.read_mask[rows], batch.targets[rows]
-        sizes = torch.tensor([segment.size for segment in segments], dtype=torch.long, device=mask.device)
+        sizes = _whole_numbers([segment.size for segment in segments], mask.device)
         last_read = (mask * torch.arange(mask.shape[1], device=mask.device)).amax(1)
         reads = (sizes.cumsum(0) - 1 - last_read)[:, None] + torch.arange(mask.shape[1], device=mask.device)
         return _outcome(self.caller.packed(segments, reads[mask]), mask, targets)
+
+
+def _whole_numbers(values: list[int], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.long, device=device)
 
 
 def _outcome(found: Tensor, mask: Tensor, targets: Tensor) -> Outcome:

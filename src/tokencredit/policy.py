@@ -77,6 +77,11 @@ class Policy:
         self.embedding_width = self._caller.embedding_width
 
     @property
+    def in_step(self) -> bool:
+        """Whether a strategy must be run even where this rank has no rows for it."""
+        return self._ranks.together
+
+    @property
     def pad_token_id(self) -> int:
         """The model's pad token, 0 if it names none."""
         return getattr(self._caller.config, "pad_token_id", None) or 0
@@ -189,6 +194,7 @@ class Policy:
         plans = {row: build(rollouts, row) for row in rows}
         left = sorted(rows, key=lambda row: len(plans[row].ids))
         while self._ranks.any(bool(left)):
+            self._find_out(plans)
             if not left:
                 function(empty_batch(rollouts))
                 continue
@@ -203,10 +209,17 @@ class Policy:
             yield batch, values
             left = left[len(chosen) :]
 
+    def _find_out(self, plans: dict[int, RowPlan]) -> None:
+        """What the model can do; ranks find out together, so that they run the same passes."""
+        model = self._caller.model
+        uneven = len({len(plan.ids) for plan in plans.values()}) > 1 or self._ranks.together
+        if isinstance(self._passes(), WholeRows) and uneven and model not in _pads:
+            _pads[model] = padding_agrees(self._caller)
+
     def _fitting(self, plans: list[RowPlan]) -> int:
         """How many of the first rows fit into one pass, at least one."""
         passes, budget = self._passes(), self._budget()
-        most = 1 if isinstance(passes, WholeRows) and self._pads_wrongly(plans) else len(plans)
+        most = len(plans) if isinstance(passes, PackedRows) or _pads.get(self._caller.model, True) else 1
         size = 1
         while size < most:
             members = plans[: size + 1]
@@ -217,13 +230,6 @@ class Policy:
                 break
             size += 1
         return size
-
-    def _pads_wrongly(self, plans: list[RowPlan]) -> bool:
-        """Whether padding changes the model's logits, if these rows need any; ranks find out together."""
-        needs = len({len(plan.ids) for plan in plans}) > 1 or self._ranks.together
-        if needs and self._caller.model not in _pads:
-            _pads[self._caller.model] = padding_agrees(self._caller)
-        return needs and not _pads[self._caller.model]
 
     def _halved_after(self, error: BaseException) -> bool:
         """Halves the budget if memory ran out; not where other ranks wait in the pass that failed."""

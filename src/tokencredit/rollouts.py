@@ -82,6 +82,10 @@ class Rollouts:
             mask = getattr(self, name)
             if mask is not None and mask.dtype != torch.bool:
                 object.__setattr__(self, name, mask.bool())
+        if (self.completion_mask[:, 1:] & ~self.completion_mask[:, :-1]).any():
+            raise UsageError(
+                "completion_mask has gaps or pads before tokens; completions are padded on the right"
+            )
         for name in ("reasoning_mask", "answer_mask"):
             if (getattr(self, name) & ~self.completion_mask).any():
                 raise UsageError(f"{name} marks tokens that completion_mask does not")

@@ -113,7 +113,7 @@ def assign(strategy: Strategy, policy: Policy, rollouts: Rollouts, options: Opti
     importance, bonus = zeros.clone(), zeros.clone()
     weights = torch.ones_like(zeros)
     suppressed, boosted = zeros.bool(), zeros.bool()
-    if rows.any():
+    if rows.any() or policy.in_step:
         asked = rollouts.select(rows)
         credit = strategy.function(policy, asked, options)
         if credit.importance is not None:
