@@ -130,7 +130,9 @@ def main() -> None:
     parser.add_argument("--golds", type=Path, nargs="*", default=[], help="JSON lines with a column `answer`")
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)
-    lines = [line for path in arguments.golds for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = [
+        line for path in arguments.golds for line in path.read_text(encoding="utf-8").split("\n") if line
+    ]
     golds = [str(json.loads(line)["answer"]) for line in lines]
     measure(make_pairs(arguments.pairs, golds, draw), arguments.parts)
 

@@ -1,10 +1,10 @@
-"""Verdicts by kind of trouble: (answer in a box, gold) pairs that are right or wrong, and whole completions."""
+"""Verdicts by kind of trouble: pairs of an answer in a box and its gold that are right or wrong."""
 
 from __future__ import annotations
 
 import pytest
 
-from tokencredit.answers import check_gold, extract, verify
+from tokencredit.answers import check_gold, verify
 
 # kind -> pairs (what stands in the box, gold)
 RIGHT = {
@@ -325,126 +325,3 @@ def test_right(answer: str, gold: str, kind: str) -> None:
 @pytest.mark.parametrize(("answer", "gold", "kind"), PAIRS_WRONG)
 def test_wrong(answer: str, gold: str, kind: str) -> None:
     assert verify(f"Therefore \\boxed{{{answer}}}.", gold).verdict != "right", kind
-
-
-COMPLETIONS = [
-    # neighbouring boxes are one answer of several values
-    ("So \\boxed{2}, \\boxed{3}", "2,3", "right"),
-    ("So $\\boxed{3}$ and $\\boxed{2}$.", "2,3", "right"),
-    ("So \\boxed{2}, \\boxed{3}", "3", "wrong"),
-    ("So \\boxed{2}, \\boxed{3}", "2", "wrong"),
-    ("So \\boxed{2}\\text{ or }\\boxed{3}", "3", "wrong"),
-    ("So $x = \\boxed{2}$, $y = \\boxed{3}$", "2, 3", "right"),
-    ("So \\boxed{(1,2)} and \\boxed{(3,4)}", "(3,4),(1,2)", "right"),
-    ("\\boxed{5}\n\n\\boxed{5.0}", "5", "right"),
-    ("\\boxed{5} \\boxed{5}", "5", "right"),
-    ("\\boxed{\\frac12} = \\boxed{0.5}", "0.5", "right"),
-    ("\\boxed{12}. No, \\boxed{14}", "14", "right"),
-    ("<answer>\\boxed{2}, \\boxed{3}</answer>", "3,2", "right"),
-    # boxes in boxes and prose in boxes
-    ("\\boxed{x = \\boxed{5}}", "5", "right"),
-    ("\\boxed{\\frac{\\boxed{1}}{2}}", "\\frac12", "right"),
-    ("\\boxed{\\frac{\\boxed{1}}{2}}", "1", "wrong"),
-    ("\\boxed{\\text{So we get } \\boxed{5}}", "5", "right"),
-    ("\\boxed{The answer is 5}", "5", "right"),
-    ("\\boxed{\\fbox{7}}", "7", "right"),
-    ("<answer>The answer is 5</answer>", "5", "right"),
-    ("<answer>The answer is 5 apples.</answer>", "5", "right"),
-    ("<answer>\n$$x=5$$\n</answer>", "5", "right"),
-    ("<answer>#### 5</answer>", "5", "right"),
-    ("<ANSWER>5</ANSWER>", "5", "right"),
-    # empty and quoted ones
-    ("The answer is \\boxed{}.", "7", "no-answer"),
-    ("The answer is $\\boxed{}$", "7", "no-answer"),
-    ("The answer is \\boxed{ }", "\\boxed{}", "no-answer"),
-    ("\\boxed{\\text{answer}}", "7", "no-answer"),
-    ("\\boxed{your answer}", "7", "no-answer"),
-    ("\\boxed{...}", "7", "no-answer"),
-    ("\\boxed{?}", "7", "no-answer"),
-    ("Put your final answer within \\boxed{}.", "7", "no-answer"),
-    ("Write <answer> your answer here </answer>.", "7", "no-answer"),
-    ("End with a line of the form Answer: $ANSWER (without quotes).", "7", "no-answer"),
-    ('Put it on its own line after "Answer:".', "7", "no-answer"),
-    ("Find x if 2x = 14. Put your final answer in \\boxed{}.\nThe answer is \\boxed{7}.", "7", "right"),
-    ("<answer></answer>", "", "no-answer"),
-    ("\\boxed{7}", "", "wrong"),
-    # unclosed
-    ("So \\boxed{7", "7", "no-answer"),
-    ("\\boxed{3} so \\boxed{7", "3", "no-answer"),
-    ("<answer>7", "7", "no-answer"),
-    ("\\boxed{3}? <answer>7", "3", "no-answer"),
-    ("In <answer> tags: <answer>7</answer>", "7", "right"),
-    # retracted
-    ("\\boxed{12}. Wait, I forgot the endpoints. The answer is 14.", "12", "wrong"),
-    ("\\boxed{12}. Wait, I forgot the endpoints. The answer is 14.", "14", "right"),
-    ("\\boxed{12}. Wait, that is wrong. Let me recount", "12", "no-answer"),
-    ("\\boxed{12}. No, this is not correct.", "12", "no-answer"),
-    ("\\boxed{12}. Scratch that.", "12", "no-answer"),
-    ("\\boxed{12}. Wait, is that wrong? No, 12 is right.", "12", "right"),
-    ("\\boxed{12}. So the other option is incorrect.", "12", "right"),
-    ("\\boxed{12}\n#### 13", "12", "wrong"),
-    # text after it
-    ("\\boxed{5} dollars are left. The answer is correct.", "5", "right"),
-    ("\\boxed{5}\n\n#### Check\nIt fits.", "5", "right"),
-    ("\\boxed{5}. The answer makes sense.", "5", "right"),
-    ("\\boxed{18}. The answer is 18 dollars.", "18", "right"),
-    # phrases
-    ("The answer is 5 (five).", "5", "right"),
-    ("The answer should be 5.", "5", "right"),
-    ("The correct option is (B).", "B", "right"),
-    ("The answer is option B.", "B", "right"),
-    ("The answer is (B) 12 apples.", "B", "right"),
-    ("The answer is not 5.", "5", "no-answer"),
-    ("The answer is $x = 5$.", "5", "right"),
-    ("The answers are $2$ and $3$.", "2", "wrong"),
-    ("The answer is $2$ and $3$.", "2,3", "right"),
-    ("The answer is $2$ and $3$.", "2", "wrong"),
-    ("The answer is 2, 3.", "2", "wrong"),
-    ("The answer is 5 or 6.", "5", "wrong"),
-    ("Final Answer: The final answer is $5$. I hope it is correct.", "5", "right"),
-    ("**Final Answer**\n\n$5$", "5", "right"),
-    ("### Answer\n5", "5", "right"),
-    ("Answer: 5</s>", "5", "right"),
-    ("#### 5<|endoftext|>", "5", "right"),
-    ("#### 1,234", "1234", "right"),
-    ("The answer is 5.\n#### Verification\nAll fits.", "5", "right"),
-    ("The answer is -5.", "5", "wrong"),
-    ("The answer is 50% of it.", "0.5", "wrong"),
-    # Chinese
-    ("所以答案为 25。", "25", "right"),
-    ("答案是25个。", "25", "right"),
-    ("答案：A", "A", "right"),
-    ("故选：B。", "B", "right"),
-    ("因此，最终答案是 $\\sqrt{2}$。", "\\sqrt{2}", "right"),
-    ("所以面积是 \\boxed{12\\text{平方厘米}}。", "12", "right"),
-    ("答案是 3，不是 4。", "4", "wrong"),
-    ("我不知道。", "4", "no-answer"),
-    # thinking
-    ("<think>\\boxed{5}", "5", "no-answer"),
-    ("<think>a</think>\\boxed{5}", "5", "right"),
-    ("\\boxed{4}</think>\\boxed{5}", "4", "wrong"),
-    ("<think>the answer is 5</think>", "5", "no-answer"),
-    # other
-    ("", "7", "no-answer"),
-    ("\n\t", "7", "no-answer"),
-    ("7", "7", "no-answer"),
-    ("What is 3 + 4? Put your final answer in \\boxed{}.", "7", "no-answer"),
-]
-
-
-@pytest.mark.parametrize(("completion", "gold", "verdict"), COMPLETIONS)
-def test_completions(completion: str, gold: str, verdict: str) -> None:
-    found = verify(completion, gold)
-    assert found.verdict == verdict, found
-    answer = extract(completion)
-    assert (answer is None) == (verdict == "no-answer")
-    if answer:
-        assert completion[answer.start : answer.end] == answer.text == found.answer
-        assert answer.marker_start <= answer.start
-
-
-def test_unknown_tokens_belong_to_an_answer() -> None:
-    for text in ("ans 4<unk>", "The answer is 4<unk>"):
-        marker = "ans" if text.startswith("ans") else None
-        assert verify(text, "4", marker=marker).verdict == "wrong"
-    assert verify("ans 4</s>", "4", marker="ans").verdict == "right"

@@ -33,7 +33,8 @@ def _parse(latex: str) -> Any:
     from sympy import Float, I, Rational, Symbol
     from sympy.logic.boolalg import BooleanAtom
 
-    complex_numbers = re.search(r"(?<![A-Za-z\\_{])i(?![A-Za-z])|(?<=[{])i(?=[}\s^*+-])", latex) is not None
+    imaginary = r"(?<![A-Za-z\\_])(?<!_\{)i(?![A-Za-z])"
+    complex_numbers = re.search(imaginary, latex) is not None and not re.search(r"_\{?i\s*=", latex)
     value: Any = latex2sympy(
         latex,
         is_real=not complex_numbers,
@@ -128,8 +129,10 @@ def _same_equation(gold: Any, answer: Any) -> bool:
 
 def _same_expression(gold: Any, answer: Any) -> bool:
     """Exact for rationals; else equal to 60 digits, relative to the size, at several points of the variables."""
-    from sympy import simplify
+    from sympy import nan, simplify, zoo
 
+    if any(value.has(zoo, nan) for value in (gold, answer)):
+        return False
     if gold == answer:
         return True
     gold, answer = gold.doit(), answer.doit()

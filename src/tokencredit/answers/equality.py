@@ -16,14 +16,14 @@ from tokencredit.answers.spelling import TEXT, clean
 from tokencredit.answers.units import same_unit, split_unit, unit_name
 from tokencredit.answers.worker import ask
 
-__all__ = ["has_words", "judge", "parts", "same_text", "unnamed", "within"]
+__all__ = ["RELATION", "has_words", "judge", "parts", "same_text", "unnamed", "within"]
 
 _FUNCTION = r"sin|cos|tan|cot|sec|csc|log|ln|exp|arcsin|arccos|arctan|sqrt|frac|max|min|gcd|lcm|det|binom"
+_LETTERS = rf"\\(?!(?:{_FUNCTION})\b)[A-Za-z]+|[A-Za-z]{{1,4}}|\{{[A-Za-z ]+\}}"
+_INDEX = r"(?:_(?:\w|\{\\?\w+(?: \w+)?\}))?(?:\^\{(?:\\prime|-1)\})?(?:\([A-Za-z\d,]{1,9}\))?"
+_NAME = rf"(?:\\(?:angle|overline|triangle|bar|vec|hat|mathrm|text)\s*)?(?:{_LETTERS}){_INDEX}"
 # an answer that is given with its name: "x = 5", "f(x) = 2x", "x \in [0, 1]", "\angle ABC = 60"
-_NAMED = re.compile(
-    rf"((?:\\(?:angle|overline|triangle|bar|vec|hat|mathrm|text)\s*)?(?:\\(?!(?:{_FUNCTION})\b)[A-Za-z]+|[A-Za-z]{{1,4}}|"
-    r"\{[A-Za-z]+\})(?:_(?:\w|\{\\?\w+\}))?(?:\^\{\\prime\})?(?:\([A-Za-z\d,]{1,9}\))?)\s*(?:=|\\in\b)([^=<>,;]+(?:=[^=<>,;]+)+|[^=<>]+)"
-)
+_NAMED = re.compile(rf"({_NAME}|\\frac\{{d\w*\}}\{{d\w\}})\s*(?:=|\\in\b)([^=<>,;]+(?:=[^=<>,;]+)+|[^=<>]+)")
 _HALF_OPEN = re.compile(r"([A-Za-z])(\([^()\[\]]*[,;][^()\[\]]*\]|\[[^()\[\]]*[,;][^()\[\]]*\))")
 _NOT_ONE = re.compile(r"\\(?:pm|mp|cup|cap|leq|geq|in|begin|text|setminus|mathbb)(?![A-Za-z])|[<>]")
 _NOT_WORDS = re.compile(
@@ -32,6 +32,8 @@ _NOT_WORDS = re.compile(
 )
 _OPTION = re.compile(r"(?:\(([A-J])\)|([A-J])(?:\)|[.:](?=[\s\\])|(?=\\text\{)))[\s:.)]*(.*)", re.DOTALL)
 _IN_BASE = re.compile(r"\d[^\W_]*_(?:\w+|\{\w+\})")
+RELATION = re.compile(r"[<>]|\\[lg]eq(?![A-Za-z])")
+_SET = re.compile(r"\\(?:emptyset|\{)")
 _SPACE = re.compile(r" (?!\d)|(?<!\d) ")
 _CLOCK = re.compile(r"(\d{1,2}):(\d\d)(?: ?\\text\{)? ?((?:[ap]\.?m\b\.?)?)\}?", re.IGNORECASE)
 _OPEN, _CLOSE = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle"}, (")", "]", r"\}", r"\rangle")
@@ -80,7 +82,9 @@ def same_text(gold: str, answer: str) -> bool | None:
     clocks = _CLOCK.fullmatch(gold), _CLOCK.fullmatch(answer)
     if any(clocks):
         return all(clocks) and _same_clock(*clocks)  # type: ignore[arg-type]
-    if _IN_BASE.fullmatch(gold) and _IN_BASE.fullmatch(answer):
+    if _IN_BASE.fullmatch(answer):
+        if not _IN_BASE.fullmatch(gold):
+            return False
         return re.sub(r"[{}]", "", gold) == re.sub(r"[{}]", "", answer)
     words = [re.sub(r"[\s().,]+", " ", TEXT.sub(r" \1", text)).strip() for text in (gold, answer)]
     if re.fullmatch(r"[^\W\d_][\w ]*", words[0]) and not re.search("[,;]", gold + answer):
@@ -107,6 +111,9 @@ def judge(gold: str, answer: str) -> bool:
     verdict = same_text(gold, answer)
     if verdict:
         return True
+    bare = _bare(gold, answer)
+    if bare != (gold, answer):
+        return judge(*bare)
     options = _option(gold), _option(answer)
     if any(options):
         return _judge_options(gold, answer, *options)
@@ -183,14 +190,13 @@ def _bare(gold: str, answer: str) -> tuple[str, str]:
 
 def _judge_parts(gold: str, answer: str) -> bool:
     """Compares what the brackets and the separators at the top level part, item by item."""
-    bare = _bare(gold, answer)
-    if bare != (gold, answer):
-        return judge(*bare)
+    if r"\cup" in gold and r"\cup" in answer and RELATION.search(gold + answer):
+        return _judge_unordered(gold.split(r"\cup"), answer.split(r"\cup"))
     (gold_kind, gold_items), (kind, items) = parts(gold), parts(answer)
     if len(gold_items) == len(items) == 1:
-        inner = (
-            gold_items[0] if gold_kind in ("()", "{}") else gold,
-            items[0] if kind in ("()", "{}") else answer,
+        pairs = (gold, gold_kind, gold_items[0]), (answer, kind, items[0])
+        inner = tuple(
+            item if outer in ("()", "{}") and not _SET.match(item) else text for text, outer, item in pairs
         )
         return judge(*inner) if inner != (gold, answer) else ask(gold, answer)
     if len(gold_items) != len(items):
@@ -205,6 +211,8 @@ def _judge_parts(gold: str, answer: str) -> bool:
 
 def _judge_unordered(gold_items: list[str], items: list[str]) -> bool:
     """Whether the items are the same in some order; each counts once."""
+    if len(gold_items) != len(items):
+        return False
     left = list(items)
     for item in gold_items:
         match = next((other for other in left if _decided(item, other)), None)

@@ -32,11 +32,12 @@ _STOP = re.compile(
     rf"|{_ENDING}|\s+\(?(?:because|since|which|where|as|so|for)\b|\s+\((?=[A-Za-z]{{2}})"
 )
 _LEAD = re.compile(
-    r"(?:[\s:：*_`\"']|\b(?:therefore|thus|then|simply|just|clearly|exactly|given\s+by|equal\s+to|option|choice)"
+    r"(?:[\s:：*_`\"'}]|\b(?:therefore|thus|then|simply|just|clearly|exactly|given\s+by|equal\s+to|option|choice)"
     r"(?=[\s:]))*"
 )
 _JOINED = re.compile(r"\s*(?:,|;|\band\b|\bor\b|,\s*and\b|,\s*or\b)\s*(?=\$|\\\()")
 _OPEN_THINK = re.compile(r"(?:^|[\n>])[ \t]*<think>|<think>\s*\Z")
+_MINUS = re.compile(r"(?:[=$(:]|\bis)[ \t]*([-−])[ \t]*\Z")
 _QUOTED = re.compile(r"[:：*]*[\"'”’`]")
 
 
@@ -146,6 +147,10 @@ def _boxed(text: str, groups: list[list[Box]]) -> Answer | None:
         if not answers:
             continue
         if len({answer.text for answer in answers}) == 1:
+            minus = _MINUS.search(text, max(group[-1].marker_start - 20, 0), group[-1].marker_start)
+            if minus:  # a sign that was left outside belongs to the answer
+                start, close = minus.start(1), group[-1].close
+                return Answer(text[start:close], start, close, start, "boxed")
             return _narrowed(text, answers[-1])
         first, last = group[0], group[-1]
         whole = text[first.marker_start : last.close]

@@ -25,7 +25,7 @@ _KNOWN = frozenset(
         r"\w+",
         "arccos arccosh arccot arccsc arcosh arcsec arcsin arcsinh arctan arctanh arsinh artanh begin binom "
         "bar hat vec dot ddot tilde overline underline cap ceil choose cos cosh cot csc cup cdot det div "
-        "emptyset end exp floor frac gcd in infty int langle lceil lcm ldots lfloor lim ln log mathbb mathbf "
+        "emptyset end exp floor frac gcd in infty int langle lceil lcm lfloor lim ln log mathbb mathbf "
         "mathcal mathrm mathit max min neq notin odot oint partial pi pm mp prime prod rangle rceil rfloor "
         "rightarrow to sec setminus sin sinh sqrt sum tan tanh text times leq geq lt gt approx hbar ell mid "
         "circ subset supset forall exists infinity Re Im angle triangle alpha beta gamma delta epsilon "
@@ -60,9 +60,9 @@ def prepared(text: str, whose: str) -> str:
     _check_size(text, whose)
     text = re.sub(r"(\\(?:text|mathrm|mathbf))\s+\{", r"\1{", text).replace(";", ",")
     text = re.sub(r"_\{?\\(max|min|odot|infty)\}?", r"_{\1}", text)
+    text = re.sub(r"\\(?:vec|mathbf|overrightarrow)\s*\{?\s*([ijk])\s*\}?(?![A-Za-z])", r"v_{\1}", text)
     text = TEXT.sub(lambda m: _symbol(m[1]), text)
     text = re.sub(r"\\langle", "(", re.sub(r"\\rangle", ")", text))
-    text = re.sub(r"\\(?:vec|mathbf|overrightarrow)\s*\{?\s*([ijk])\s*\}?(?![A-Za-z])", r"v_{\1}", text)
     text = re.sub(r"\\[A-Za-z]+|E(?:_(?:\{(\w+)\}|(\w)))?", _rename_e, text)
     text = re.sub(r"_(\w)(?!\w)", r"_{\1}", text)
     text = re.sub(r"(?<=\d)\s*(?=[(])|(?<=[)])\s*(?=[\d(])", r"\\times ", text)

@@ -21,7 +21,7 @@ _RATIO = re.compile(
 _MIXED = re.compile(
     r"([+-]?)(?:\((\d{1,50})\+\\frac\{(\d{1,50})\}\{(\d{1,50})\}\)|(\d{1,50}) (\d{1,50})/(\d{1,50}))"
 )
-_REPEATING = re.compile(r"([+-]?)(\d{0,50})\.(\d{0,50})\\(?:overline|bar)\{(\d{1,50})\}")
+_REPEATING = re.compile(r"([+-]?)(\d{0,50})\.(\d{0,50})\\(?:overline|bar|dot)\{(\d{1,50})\}")
 
 
 def number(text: str) -> Fraction | Decimal | None:

@@ -6,7 +6,10 @@ import re
 
 __all__ = ["is_placeholder", "is_plain_value", "taken_back"]
 
-_SIGNS = r"(?:\\(?:boxed|fbox|text|mathrm|textbf|mbox)\b|[\s$\\()\[\]{}<>*`\"'“”.…_?=~—-]|\\l?dots|\\cdots)*"
+_SIGNS = (
+    r"(?:\\(?:boxed|fbox|text|mathrm|textbf|mbox|q?quad)\b|\\[hv]?phantom\{[^{}]*\}"
+    r"|[\s$\\()\[\]{}<>*`\"'“”.,:;!…_?=~—-]|\\l?dots|\\cdots)*"
+)
 _PLACEHOLDER = re.compile(
     rf"{_SIGNS}(?:(?:(?:your|the|my|insert|final|numerical|numeric|correct)\b{_SIGNS})*"
     rf"(?:answer|letter)\b{_SIGNS}(?:here\b)?{_SIGNS})?",

@@ -64,7 +64,19 @@ _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [
         (r"(?<=[\w)}])\*\*(?=[\w({-])", "^"),
         (r"\*\*", ""),
         (r"(?<!\\)\\ |~|\\q?quad\b|\s+", " "),
-        (r"×|\\cdot(?![A-Za-z])", r"\\times "),
+        (r"×|\\cdot(?![A-Za-z])|\\times(?![A-Za-z])\s*", r"\\times "),
+        (r"(\\(?:text|mathrm)\s*\{[^{}]*)\^\{(-?\d)\}(?=[^{}]*\})", r"\1^\2"),
+        (
+            r"[(\[]\s*\\begin\{array\}(?:\{[^{}]*\})?(.*?)\\end\{array\}\s*[)\]]",
+            r"\\begin{pmatrix}\1\\end{pmatrix}",
+        ),
+        (r"^\\\{\s*([a-z])\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:\||:|\\mid)(.*\1.*)\\\}$", r"\2"),
+        (r"^\\text\s*\{[^{}]*:\s*\}", ""),
+        (r"^(?:[Oo]ption|[Cc]hoice) (?=\(?[A-J]\b)", ""),
+        (
+            r"((?:[<>]|\\(?:leq?|geq?)(?![A-Za-z]))[^;,]*?)(?:\\text\s*\{\s*or\s*\}|\bor\b)(?=[^;,]*(?:[<>]|\\[lg]eq?(?![A-Za-z])))",
+            r"\1\\cup ",
+        ),
         (r",\s+|\s*;\s*|\s*,?\s*(?:\\text\s*\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*", ";"),
         (r";+", ";"),
         (r"\\[dtc]frac", r"\\frac"),
@@ -107,13 +119,16 @@ _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [
         (r"(?<=\d)\s*[xX*]\s*(?=10\s*\^)", r"\\times "),
         (r"(\d)\s*(?:\^\s*\{?\s*)?(?:\\(?:text|mathrm)\s*\{\s*)?(?:st|nd|rd|th)\b\s*\}{0,2}", r"\1"),
         (r"\\sqrt\s*(?:\(([^()]*)\)|(\d+|[a-zA-Z]|\\pi))", r"\\sqrt{\1\2}"),
-        (r"_\{(\w)\}|(?<=\d)_\{(\w+)\}", r"_\1\2"),
+        (r"_\{(\w)\}(?!\w)|(?<=\d)_\{(\w+)\}(?!\w)", r"_\1\2"),
         (r"(?<!\\)\{(\d{1,3}(?:,\d{3})+)\}", lambda m: "{" + m[1].replace(",", "") + "}"),
-        (r"(?<=\d)\.(?=[^\d.]|$)(?!\\(?:overline|bar))", ""),
+        (r"(?<=\d)\.(?=[^\d.]|$)(?!\\(?:overline|bar|dot))", ""),
         (r"(?<![\d.}^_,])(\d+)\s*(\\frac\{\d+\}\{\d+\})", r"(\1+\2)"),
     ]
 ]
 _TIDY = re.compile(r"\s*([-+=<>,;^_(){}\[\]/|]|\\times )\s*")
+_COLOUR = re.compile(r"\\(?:text)?color\s*\{\w+\}")
+_AROUND = re.compile(r"(?:\\(?:underline|mathbf|boldsymbol|bm)\s*)?\{((?:[^{}]|\{[^{}]*\})*)\}")
+_END = re.compile(r"(?:\\[,;:! ]|[.,;:。\s]|\\q?quad)+\Z")
 _HEDGE = re.compile(
     r"^(?:\\approx\s*|\\sim\s*|(?:approximately|about|around|roughly)\s+|(?:[a-z]\s*)?\\approx\s*)"
 )
@@ -130,8 +145,8 @@ def clean(text: str) -> str:
     List items are parted by ";" where a comma cannot be a thousands separator, else by ",".
     """
     text = without_boxes(text) if "boxed" in text or "fbox" in text else text
-    text = text.translate(_SIGNS).strip().strip("`")
-    text = text.rstrip(".,;:。 ") if not text.endswith("...") else text
+    text = text.translate(_SIGNS).strip().strip('`"“”')
+    text = _END.sub("", text) if not text.endswith("...") else text
     text = _unwrapped(text)
     if text.count("$") - text.count(r"\$") > 1:
         text = re.sub(r"(?<!\\)\$", "", text)
@@ -147,9 +162,10 @@ def clean(text: str) -> str:
 
 def _unwrapped(text: str) -> str:
     """Without the delimiters or the font around the whole."""
-    while wrapped := MATH.fullmatch(text) or TEXT.fullmatch(text):
+    text = _COLOUR.sub("", text)
+    while wrapped := MATH.fullmatch(text) or TEXT.fullmatch(text) or _AROUND.fullmatch(text):
         inner = wrapped.group(wrapped.lastindex or 0).strip().rstrip(".,;")
-        if "$" in inner or r"\)" in inner or r"\]" in inner:
+        if re.search(r"(?<!\\)\$", inner) or r"\)" in inner or r"\]" in inner:
             break
         if TEXT.fullmatch(text) and re.fullmatch(r"[a-z]{3}", inner):
             break

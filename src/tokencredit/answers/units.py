@@ -10,7 +10,7 @@ from tokencredit.answers.spelling import TEXT
 __all__ = ["same_unit", "split_unit", "unit_name"]
 
 _PART = r"\\(?:text|mathrm|mbox|textrm)\s*\{[^{}]*\}(?:\^\{?-?\d\}?)?|\^\{?-?\d\}?|\\times |[/ ]"
-_WRITTEN = re.compile(r"(.*?[\w)}.|])\s*(\\(?:text|mathrm|mbox|textrm)\s*\{.*)")
+_WRITTEN = re.compile(r"(.*?[\w)}.|])\s*((?:\\frac\s*\{\s*)?\\(?:text|mathrm|mbox|textrm)\s*\{.*)")
 _WHOLE = re.compile(rf"(?:{_PART}|\\frac|[{{}}]|(?<![A-Za-z\\])[A-Za-z]{{1,3}}(?![A-Za-z]))+")
 _VARIABLES = r"(?!(?i:[abcnxyzikpqrt]+)(?![A-Za-z]))"  # letters that are rather multiplied
 _WORDS = re.compile(

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from tokencredit.answers.boxes import neighbours
-from tokencredit.answers.equality import has_words, judge, parts, unnamed, within
+from tokencredit.answers.equality import RELATION, has_words, judge, parts, unnamed, within
 from tokencredit.answers.extraction import Answer, extract
 from tokencredit.answers.formula import DEPTH, UnjudgedError, depth, prepared
 from tokencredit.answers.numbers import number
@@ -136,4 +136,6 @@ def _bodies(text: str) -> list[str]:
     """The formulas in a gold: its items, without names and units."""
     unit = split_unit(text)
     items = parts(unit[0] if unit else unnamed(text)[1])[1]
+    if RELATION.search(text):
+        items = [half for item in items for half in item.split(r"\cup")]
     return [unit[0] if (unit := split_unit(item)) else unnamed(item)[1] for item in items]
