@@ -16,7 +16,7 @@ def test_any_gold_will_do():
 
 def test_tolerance_is_exact_at_its_edge():
     """4.2 + 0.1 is above 4.3 in binary floating point."""
-    problem = Problem("a", "p", ("4.2",), tolerance=0.1)
+    problem = Problem("a", "p", ("4.2",), tolerance="1e-1")
     assert grade("\\boxed{4.3}", problem).verdict == "right"
     assert grade("\\boxed{4.1}", problem).verdict == "right"
     assert grade("\\boxed{4.30001}", problem).verdict == "wrong"

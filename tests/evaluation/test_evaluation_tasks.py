@@ -35,6 +35,11 @@ def only(task: str, folder: Path):
     return problem
 
 
+def stated(tolerance: str | None) -> dict[str, Any]:
+    """Further fields of a row of OlympiadBench."""
+    return {"id": "o", "answer_type": "Numerical", "error": tolerance}
+
+
 def boxed(answer: str) -> str:
     return f"So it is \\boxed{{{answer}}}."
 
@@ -55,29 +60,36 @@ def test_gsm8k_of_the_hub(write):
 
 def test_several_answers_are_all_needed(write):
     rows = [{"id": "o", "problem": "p", "answer": "$69$,$84$"}]
-    problem = only("olympiadbench", write("olympiadbench", rows, [{"id": "o", "error": None}]))
+    problem = only("olympiadbench", write("olympiadbench", rows, [stated(None)]))
     assert grade(boxed("84, 69"), problem).verdict == "right"
     assert grade(boxed("69"), problem).verdict == "wrong"
 
 
 def test_olympiadbench_of_the_hub(write):
-    row = {"id": 7, "question": "p", "final_answer": ["4.2"], "error": "1e-1", "solution": ["long"]}
+    row = {"question": "p", "final_answer": ["4.2"], "solution": ["long"]} | stated("1e-1")
     problem = only("olympiadbench", write("olympiadbench", [row]))
-    assert (problem.id, problem.golds, problem.tolerance) == ("7", ("4.2",), 0.1)
+    assert (problem.id, problem.golds, problem.tolerance) == ("o", ("4.2",), "1e-1")
 
 
 def test_tolerance_only_where_it_is_stated(write):
     rows = [{"id": "o", "problem": "p", "answer": "4.2"}]
-    stated = only("olympiadbench", write("olympiadbench", rows, [{"id": "o", "error": "1e-1"}]))
-    assert grade(boxed("4.3"), stated).verdict == "right"
-    assert grade(boxed("4.31"), stated).verdict == "wrong"
-    assert grade("I do not know", stated).verdict == "no-answer"
-    exact = only("olympiadbench", write("olympiadbench", rows, [{"id": "o", "error": None}]))
+    near = only("olympiadbench", write("olympiadbench", rows, [stated("1e-1")]))
+    assert grade(boxed("4.3"), near).verdict == "right"
+    assert grade(boxed("4.31"), near).verdict == "wrong"
+    assert grade("I do not know", near).verdict == "no-answer"
+    exact = only("olympiadbench", write("olympiadbench", rows, [stated(None)]))
     assert grade(boxed("4.3"), exact).verdict == "wrong"
 
 
 def test_numbers_as_floats(write):
-    assert only("amc", write("amc", [{"id": 0, "problem": "p", "answer": 142.0}])).golds == ("142",)
+    problem = only("amc", write("amc", [{"id": 0, "problem": "p", "answer": 142.0}]))
+    assert grade(boxed("142"), problem).verdict == "right"
+
+
+def test_a_spelling_that_can_be_judged_stands_in_for_one_that_cannot(write):
+    rows = [{"id": "m", "problem": "p", "answer": "\\frac{1}{"}]
+    problem = only("minerva", write("minerva", rows, [{"id": "m", "alt_answers": ["\\frac{", "0.5"]}]))
+    assert problem.golds == ("0.5",)
 
 
 def test_other_spellings_of_a_gold(write):
@@ -110,7 +122,10 @@ def test_a_row_that_cannot_be_judged_is_left_out_with_its_place(write):
         ([{"id": "a", "problem": "p", "answer": "1"}] * 2, "two rows have the id 'a'"),
         ([{"id": "a", "problem": "", "answer": "1"}], "'problem' is empty"),
         ([{"id": "a", "problem": "p"}], "no column for the gold"),
-        ([{"id": "a", "problem": "p", "answer": "1", "error": "much"}], "'error' is 'much'"),
+        (
+            [{"id": "a", "problem": "p", "answer": "1", "tolerance": "much"}],
+            "line 1: the tolerance 'much' is no number",
+        ),
     ],
 )
 def test_bad_rows(write, rows, message):
@@ -120,9 +135,10 @@ def test_bad_rows(write, rows, message):
 
 def test_bad_meta(write):
     folder = write("gsm8k", [{"id": "a", "problem": "p", "answer": "1"}])
-    (folder / "gsm8k_test.meta.jsonl").write_text("[]\n")
-    with pytest.raises(UsageError, match=r"gsm8k_test.meta.jsonl, line 1"):
-        load("gsm8k", folder)
+    for content in ("[]\n", '{"error": "1"}\n'):
+        (folder / "gsm8k_test.meta.jsonl").write_text(content)
+        with pytest.raises(UsageError, match=r"gsm8k_test.meta.jsonl, line 1"):
+            load("gsm8k", folder)
 
 
 def test_unknown_task_and_missing_file(tmp_path):

@@ -11,7 +11,7 @@ from typing import Any
 
 from tokencredit.answers import check_gold, verify
 from tokencredit.errors import UsageError
-from tokencredit.tasks.data import check_problems, load_problems
+from tokencredit.tasks.data import check_problems, load_problems, read_json_lines
 
 __all__ = ["BENCHMARKS", "Benchmark", "Problem", "fingerprint", "get_benchmark", "load"]
 
@@ -51,13 +51,13 @@ class Problem:
         id: unique in its task.
         text: the problem itself.
         golds: spellings of the gold, any of which an answer may match.
-        tolerance: largest distance from the gold that the data set allows; None: none.
+        tolerance: largest distance from the gold that the data set allows, as it writes it; None: none.
     """
 
     id: str
     text: str
     golds: tuple[str, ...]
-    tolerance: float | None = None
+    tolerance: str | None = None
 
 
 def get_benchmark(name: str) -> Benchmark:
@@ -110,40 +110,28 @@ def _with_meta(rows: list[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
     """The rows with the further fields that the file beside theirs has."""
     if not path.is_file():
         return rows
-    meta: dict[Any, dict[str, Any]] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            fields = json.loads(line)
-            meta[fields["id"]] = fields
-        except (ValueError, TypeError, KeyError) as error:
-            raise UsageError(f"{path}, line {number}: not a JSON object with an 'id'") from error
+    meta = {}
+    for place, fields in read_json_lines(path):
+        if "id" not in fields:
+            raise UsageError(f"{path}, {place}: no 'id', by which its row is found")
+        meta[fields["id"]] = fields
     return [{**meta.get(row.get("id"), {}), **row} for row in rows]
 
 
 def _with_gold(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with the column ``answer``: the first spelling of its gold that can be judged, if one can."""
-    own = row.get("answer", row.get("final_answer"))
-    if own is None:
+    """The row, its ``answer`` in another of the gold's spellings where only that can be judged."""
+    own, others = row.get("answer"), row.get("alt_answers")
+    if not others or not isinstance(own, str) or check_gold(own.strip()) is None:
         return row
-    if isinstance(own, list | tuple):  # OlympiadBench: all answers, as one string or several
-        own = ",".join(map(str, own))
-    if isinstance(own, float) and own.is_integer():  # AMC as numbers: 142.0
-        own = int(own)
-    spellings = [own, *(row.get("alt_answers") or ())]
-    judged = (each for each in spellings if isinstance(each, str) and check_gold(each.strip()) is None)
-    return {**row, "answer": own if "####" in str(own) else next(judged, own)}
+    judged = (each for each in others if isinstance(each, str) and check_gold(each.strip()) is None)
+    return {**row, "answer": next(judged, own)}
 
 
 def _problem(row: dict[str, Any], number: int) -> Problem:
     if not isinstance(row["problem"], str):
         raise UsageError(f"row {number + 1}: the problem is no text")
     name = next((row[key] for key in ("id", "unique_id") if row.get(key) is not None), number)
-    tolerance = row.get("error")
-    try:
-        allowed = None if tolerance in (None, "") else float(tolerance)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"row {number + 1}: 'error' is {tolerance!r}, which is no number") from error
-    return Problem(str(name), row["problem"], _golds(row), allowed)
+    return Problem(str(name), row["problem"], _golds(row), row.get("tolerance"))
 
 
 def _golds(row: dict[str, Any]) -> tuple[str, ...]:
