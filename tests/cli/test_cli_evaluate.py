@@ -216,6 +216,7 @@ def test_a_model_that_is_not_there(cli, data):
         (["--temperature", "nan"], "--temperature must be 0 or more"),
         (["--top-p", 0], "--top_p must be above 0"),
         (["--prompt-template", "no problem"], "has no {problem} in it"),
+        (["--backend", "vllm", "--dtype", "float16"], "others take them in --backend_args"),
         (["--backend-args", "url"], "give NAME=VALUE pairs"),
         (["--backend-args", "trust_remote_code=True"], "code that comes with a model is not run here"),
     ],

@@ -148,6 +148,19 @@ def test_unknown_task_and_missing_file(tmp_path):
         load("aime2025", tmp_path)
 
 
+def test_the_hub_is_asked_for_the_tasks_data_set(monkeypatch):
+    asked = []
+
+    def load_dataset(*source: Any, **settings: Any) -> list[dict[str, Any]]:
+        asked.append((*source, settings["split"]))
+        return [{"question": "p", "answer": "1+1=2\n#### 2"}] * 3
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    problems, _ = load("gsm8k", limit=2)
+    assert asked == [("openai/gsm8k", "main", "test")]
+    assert [(problem.id, problem.golds) for problem in problems] == [("0", ("2",)), ("1", ("2",))]
+
+
 def test_fingerprint_tells_data_apart(write):
     rows = [{"id": "a", "problem": "p", "answer": "1"}, {"id": "b", "problem": "q", "answer": "2"}]
     problems, _ = load("gsm8k", write("gsm8k", rows))

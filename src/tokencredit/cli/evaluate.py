@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import importlib.util
 import json
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,9 @@ def run(argv: list[str]) -> int:
     arguments = _parse(argv)
     if importlib.util.find_spec("lm_eval") is None:
         raise UsageError("evaluate needs lm-evaluation-harness: pip install 'tokencredit[eval]'")
-    os.environ.setdefault("TQDM_DISABLE", "1")  # the harness's bars; ours says more
+    # the harness's bars, for ours says more, and its warnings of what is checked here
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    logging.getLogger("lm_eval").setLevel(logging.CRITICAL)
     prepare_libraries()
     from tokencredit.evaluation import run as evaluation
     from tokencredit.evaluation import store
@@ -178,6 +181,8 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         raise UsageError(f"--top_p must be above 0 and at most 1, not {arguments.top_p}")
     if arguments.prompt_template is not None and "{problem}" not in arguments.prompt_template:
         raise UsageError("--prompt_template has no {problem} in it")
+    if arguments.backend != "hf" and (arguments.dtype or arguments.revision):
+        raise UsageError("--dtype and --revision are for --backend hf; others take them in --backend_args")
     arguments.k = _ks(arguments.k, arguments.samples)
     arguments.backend_args = _pairs(arguments.backend_args)
     return arguments
@@ -306,7 +311,7 @@ def _settings(
     return {
         "model": arguments.model,
         "revision": arguments.revision,
-        "weights": _weights(arguments.model) if arguments.backend == "hf" else None,
+        "weights": _weights(arguments.model),
         "dtype": arguments.dtype,
         "backend": arguments.backend,
         "backend_args": {name: value for name, value in given if name not in _SECRETS},
@@ -320,7 +325,7 @@ def _settings(
 
 
 def _weights(model: str) -> str | None:
-    """A short name of a local model's weights, from blocks spread over its files; None for a hub or built-in model."""
+    """A short name of a local model's weights, from blocks spread over its files; None for a name."""
     path = Path(model).expanduser()
     files = [path] if path.is_file() else sorted(path.glob("*")) if path.is_dir() else []
     digest, found = hashlib.sha256(), False

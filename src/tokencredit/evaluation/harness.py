@@ -6,7 +6,6 @@ killed run left off, so ours (``run``) asks the back-end for one batch after ano
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,8 +21,6 @@ from tokencredit.evaluation.decoding import Completion, Decoding
 from tokencredit.evaluation.grading import grade, votes
 from tokencredit.evaluation.metrics import Scored, majority_at
 from tokencredit.evaluation.tasks import Problem
-
-logging.getLogger("lm_eval").setLevel(logging.CRITICAL)  # what it warns of is checked here or in `run`
 
 HOSTED = ("local-completions", "local-chat-completions", "openai-completions", "openai-chat-completions")
 """Back-ends that send text to a server, which alone knows the model."""
