@@ -15,7 +15,7 @@ from typing import Any
 
 __all__ = ["LAST", "MEMORY_LIMIT", "TIME_LIMIT"]
 
-TIME_LIMIT = 1.0  # seconds of computing for one pair
+TIME_LIMIT = 1.5  # seconds of computing for one pair
 MEMORY_LIMIT = 1 << 30  # bytes of address space for one worker
 GROWTH_LIMIT = 100 << 10  # kilobytes that a worker may grow before it is replaced
 LAST = " (last)"  # ends the last reply of a worker that makes room for another
@@ -41,12 +41,12 @@ def _parse(latex: str) -> Any:
         normalization_config=NormalizationConfig(malformed_operators=True, boxed="none"),
         conversion_config=ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False),
     )
-    if value is None or isinstance(value, bool | BooleanAtom):
-        raise ValueError("no expression")
     if hasattr(value, "atoms"):
         exact: dict[Any, Any] = {f: Rational(str(f)) for f in value.atoms(Float)}
         exact |= {s: I for s in value.atoms(Symbol) if s.name == "i" and complex_numbers}
         value = value.xreplace(exact) if exact else value
+    if value is None or isinstance(value, bool | BooleanAtom):
+        raise ValueError("no expression")
     return value
 
 

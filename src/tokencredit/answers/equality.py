@@ -11,7 +11,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from tokencredit.answers.formula import UnjudgedError
-from tokencredit.answers.numbers import GROUPED, number
+from tokencredit.answers.plain_numbers import GROUPED, number
 from tokencredit.answers.spelling import TEXT, clean
 from tokencredit.answers.units import same_unit, split_unit, unit_name
 from tokencredit.answers.worker import ask
@@ -204,7 +204,12 @@ def _judge_parts(gold: str, answer: str) -> bool:
         return bool(_NOT_ONE.search(single)) and ask(gold, answer)
     if {gold_kind, kind} <= {"", "{}"}:
         return _judge_unordered(gold_items, items)
-    if gold_kind != kind and gold_kind and kind and ("{}" in (gold_kind, kind) or len(items) == 2):
+    if (
+        gold_kind != kind
+        and gold_kind
+        and kind
+        and (len(items) == 2 or not {gold_kind, kind} <= {"()", "[]"})
+    ):
         return False  # a set, or open and closed ends
     return all(judge(g, a) for g, a in zip(gold_items, items, strict=True))
 

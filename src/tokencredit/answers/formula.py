@@ -68,6 +68,8 @@ def prepared(text: str, whose: str) -> str:
     text = re.sub(r"(?<=\d)\s*(?=[(])|(?<=[)])\s*(?=[\d(])", r"\\times ", text)
     outside = _MATRIX.sub(" ", text)
     unknown = next((name for name in _COMMAND.findall(text) if name not in _KNOWN), "")
+    if re.search(r"\[\s*-\\infty|\\infty\s*\]", text):
+        raise UnjudgedError(f"an interval of the {whose} is closed at infinity")
     unknown = unknown or (_UNKNOWN_SIGN.search(outside) or [""])[0]
     if unknown or not text.strip():
         raise UnjudgedError(f"the {whose} cannot be parsed{f': {unknown!r}' if unknown else ''}")

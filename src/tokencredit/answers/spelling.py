@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 from tokencredit.answers.boxes import without_boxes
 from tokencredit.answers.extraction import MATH
+from tokencredit.answers.plain_numbers import number
 
 __all__ = ["TEXT", "clean"]
 
@@ -132,6 +135,7 @@ _END = re.compile(r"(?:\\[,;:! ]|[.,;:。\s]|\\q?quad)+\Z")
 _HEDGE = re.compile(
     r"^(?:\\approx\s*|\\sim\s*|(?:approximately|about|around|roughly)\s+|(?:[a-z]\s*)?\\approx\s*)"
 )
+_TWICE = re.compile(r"([^=;<>]+)=([^=;<>]+)")  # 0.56 = 56%
 _ROUNDED = re.compile(
     r"(?<=[\d})])\s*\\approx(?![A-Za-z])[^,;]*\Z"
 )  # 2/3, about 0.67: the exact value counts
@@ -157,7 +161,16 @@ def clean(text: str) -> str:
     alone = TEXT.fullmatch(text)
     if alone and not re.fullmatch(r"\s*[a-z]{3}\s*", alone.group(1)):  # which might be a product of letters
         text = alone.group(1).strip()
+    twice = _TWICE.fullmatch(text)
+    if twice and _value(twice[1]) is not None and _value(twice[1]) == _value(twice[2]):
+        text = twice[1]
     return _NUMBER_WORDS.get(text.casefold(), text)
+
+
+def _value(text: str) -> Fraction | Decimal | None:
+    plain = text.removesuffix(r"\text{percent}")
+    value = number(plain)
+    return value / 100 if value is not None and plain != text else value
 
 
 def _unwrapped(text: str) -> str:

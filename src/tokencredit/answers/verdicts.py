@@ -13,7 +13,7 @@ from tokencredit.answers.boxes import neighbours
 from tokencredit.answers.equality import RELATION, has_words, judge, parts, unnamed, within
 from tokencredit.answers.extraction import Answer, extract
 from tokencredit.answers.formula import DEPTH, UnjudgedError, depth, prepared
-from tokencredit.answers.numbers import number
+from tokencredit.answers.plain_numbers import number
 from tokencredit.answers.spelling import TEXT, clean
 from tokencredit.answers.units import split_unit
 from tokencredit.answers.worker import parses, spread
