@@ -12,9 +12,10 @@ from tokencredit.answers.boxes import without_boxes
 from tokencredit.answers.extraction import MATH
 from tokencredit.answers.plain_numbers import number
 
-__all__ = ["TEXT", "clean"]
+__all__ = ["MACRO", "TEXT", "clean"]
 
-TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|textnormal|rm)\s*\{([^{}]*)\}")
+MACRO = r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|rm)"  # puts words into a formula
+TEXT = re.compile(rf"{MACRO}\s*\{{([^{{}}]*)\}}")
 _CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen"}
 _MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _NUMBER_WORDS = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from tokencredit.answers.spelling import TEXT
+from tokencredit.answers.spelling import MACRO, TEXT
 
 __all__ = ["same_unit", "split_unit", "unit_name"]
 
-_PART = r"\\(?:text|mathrm|mbox|textrm)\s*\{[^{}]*\}(?:\^\{?-?\d\}?)?|\^\{?-?\d\}?|\\times |[/ ]"
-_WRITTEN = re.compile(r"(.*?[\w)}.|])\s*((?:\\frac\s*\{\s*)?\\(?:text|mathrm|mbox|textrm)\s*\{.*)")
+_PART = MACRO + r"\s*\{[^{}]*\}(?:\^\{?-?\d\}?)?|\^\{?-?\d\}?|\\times |[/ ]"
+_WRITTEN = re.compile(rf"(.*?[\w)}}.|])\s*((?:\\frac\s*\{{\s*)?{MACRO}\s*\{{.*)")
 _WHOLE = re.compile(rf"(?:{_PART}|\\frac|[{{}}]|(?<![A-Za-z\\])[A-Za-z]{{1,3}}(?![A-Za-z]))+")
 _VARIABLES = r"(?!(?i:[abcnxyzikpqrt]+)(?![A-Za-z]))"  # letters that are rather multiplied
 _WORDS = re.compile(
