@@ -245,7 +245,7 @@ def test_model_without_an_embedding_module(cli, rows, model, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("accuracy", "no reward function 'accuracy'; use accuracy_reward,"),
+        ("exactness", "no reward function 'exactness'; use accuracy, format, accuracy_reward,"),
         ("own_rewards.none", "cannot import the reward function 'own_rewards.none'"),
         ("no_such_module.f", "cannot import the reward function 'no_such_module.f'"),
         ("own_rewards.number", "is a int, which cannot be called"),
