@@ -25,7 +25,7 @@ def oar_p(policy: Policy, rollouts: Rollouts, options: Options) -> Credit:
     reasoning; the others keep their clean keys and values.
     """
     mode = options.outcome or "last"
-    replacements = _counterfactuals(policy, rollouts, options)
+    replacements = counterfactuals(policy, rollouts, options)
 
     def importance(batch: Batch) -> Tensor:
         found = torch.zeros(batch.reasoning.shape, dtype=policy.dtype, device=batch.reasoning.device)
@@ -38,8 +38,8 @@ def oar_p(policy: Policy, rollouts: Rollouts, options: Options) -> Credit:
     return Credit(importance=policy.map(rollouts, mode, importance))
 
 
-def _counterfactuals(policy: Policy, rollouts: Rollouts, options: Options) -> Tensor:
-    """(B, T) what each token would be replaced by."""
+def counterfactuals(policy: Policy, rollouts: Rollouts, options: Options) -> Tensor:
+    """(B, T) what each token would be replaced by: the pad token, or the policy's most probable other token."""
     if options.counterfactual == "pad":
         pad = policy.pad_token_id if options.pad_token_id is None else options.pad_token_id
         return torch.full_like(rollouts.completion_ids, pad)
