@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
@@ -53,6 +54,11 @@ class Caller:
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
+
+    @property
+    def sharded(self) -> bool:
+        """Whether ranks hold pieces of the parameters, so that each pass waits for all of them."""
+        return any(isinstance(parameter, DTensor) for parameter in self.model.parameters())
 
     @property
     def config(self) -> Any:

@@ -51,7 +51,8 @@ class Policy:
             runs out it is halved.
         max_rows: rows in one forward pass, no limit by default.
         half_precision: whether passes compute in bfloat16 or float16; by default as the weights do.
-        in_step: run equal numbers of passes on every rank of the default process group, as a sharded model needs.
+        in_step: run equal numbers of passes on every rank of the default process group, as a sharded model needs;
+            then every rank must make the same calls.
 
     Raises:
         UsageError: the model has no input embedding module, or is tuned by virtual prompt tokens.
@@ -232,8 +233,8 @@ class Policy:
         return size
 
     def _halved_after(self, error: BaseException) -> bool:
-        """Halves the budget if memory ran out; not where other ranks wait in the pass that failed."""
-        if not ran_out(error) or self._ranks.together or self.token_budget <= LEAST_TOKENS:
+        """Halves the budget if memory ran out; not where other ranks wait inside the pass that failed."""
+        if not ran_out(error) or self._caller.sharded or self.token_budget <= LEAST_TOKENS:
             return False
         self.token_budget //= 2
         if not self._halved:

@@ -189,7 +189,8 @@ class OARTrainer(GRPOTrainer):
             _check_whole_model(self.accelerator)
         unwrapped = self.accelerator.unwrap_model(self.model)
         half = True if self.args.bf16 or self.args.fp16 else None
-        self._policy = Policy(unwrapped, self.args.credit_token_budget, half_precision=half)
+        several = self.accelerator.num_processes > 1
+        self._policy = Policy(unwrapped, self.args.credit_token_budget, half_precision=half, in_step=several)
         self._reader = GraphReader(unwrapped, half) if self.args.credit_stage == "loss" else None
         self._said = False
         self._generation: Generation | None = None
@@ -315,7 +316,7 @@ class OARTrainer(GRPOTrainer):
 
     def _records_due(self) -> bool:
         """At the first step, and where a logged step is among those that this generation serves."""
-        if not self.args.credit_records or not self.accelerator.is_main_process or self._multimodal:
+        if not self.args.credit_records or self._multimodal:
             return False
         done = self.state.global_step
         micro_steps = (self.args.steps_per_generation or 1) * self.num_iterations
@@ -326,13 +327,14 @@ class OARTrainer(GRPOTrainer):
     def _record(
         self, rollouts: Rollouts, spans: list[Spans], credit: TokenCredit | None, generation_key: int
     ) -> None:
-        """A few rows, chosen by a keyed draw, to `records.jsonl` in the output directory."""
+        """A few rows of the main process, chosen by a keyed draw, to `records.jsonl` in the output directory."""
         rows = rollouts.shape[0]
         generator = keyed_generator(self.args.seed, generation_key, 0, -1)
         drawn = torch.randperm(rows, generator=generator)
         has_tokens = rollouts.completion_mask.any(dim=1).cpu()  # a truncated row may have been masked out
         written = drawn[has_tokens[drawn]]
-        chosen = written[: self.args.credit_records].sort().values
+        count = self.args.credit_records if self.accelerator.is_main_process else 0
+        chosen = written[:count].sort().values
         sample = rollouts.select(chosen)
         logps = self._policy.token_logps(sample)
         rank = self.accelerator.process_index
