@@ -141,12 +141,22 @@ def alternate(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str
 
 
 def show(console: Console, rows: list[dict[str, Any]], title: str) -> None:
-    """One row a dictionary, numbers with three digits."""
-    table = Table(title=title)
-    for column, value in rows[0].items():
-        table.add_column(column.replace("_", " "), justify="left" if isinstance(value, str) else "right")
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
+    """One row a dictionary where they are many, else one column; numbers with three digits."""
+    names = list(rows[0])
+    table = Table(title=title, title_justify="left")
+    if len(rows) > 4:
+        for name in names:
+            table.add_column(
+                name.replace("_", " "), justify="left" if isinstance(rows[0][name], str) else "right"
+            )
+        for row in rows:
+            table.add_row(*(_cell(value) for value in row.values()))
+    else:
+        table.add_column(names[0])
+        for row in rows:
+            table.add_column(_cell(row[names[0]]), justify="right")
+        for name in names[1:]:
+            table.add_row(name.replace("_", " "), *(_cell(row[name]) for row in rows))
     console.print(table)
 
 
