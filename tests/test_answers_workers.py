@@ -123,6 +123,16 @@ def test_workers_that_died_are_replaced() -> None:
     assert verify("\\boxed{y+2}", "2+y").verdict == "right"
 
 
+def test_workers_that_do_not_move_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    verify("\\boxed{y+1}", "1+y")
+    stuck = children()
+    for child in stuck:
+        child.suspend()
+    monkeypatch.setattr(worker, "WALL_LIMIT", 2.0)
+    assert verify("\\boxed{y+77}", "77+y").verdict == "right"
+    assert psutil.wait_procs(stuck, timeout=10)[1] == []
+
+
 PAIRS = [(f"\\boxed{{{i}+z}}", f"z+{i if i % 2 else i + 1}") for i in range(12)]
 VERDICTS = ["right" if i % 2 else "wrong" for i in range(12)]
 
@@ -139,7 +149,14 @@ def test_the_same_verdicts_from_threads_and_tasks() -> None:
     async def tasks() -> list[str]:
         return list(await asyncio.gather(*(asyncio.to_thread(judge, pair) for pair in PAIRS)))
 
+    async def alone(pair: tuple[str, str]) -> str:
+        return judge(pair)
+
+    async def in_the_loop() -> list[str]:
+        return list(await asyncio.gather(*(alone(pair) for pair in PAIRS)))
+
     assert asyncio.run(tasks()) == VERDICTS
+    assert asyncio.run(in_the_loop()) == VERDICTS
 
 
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())

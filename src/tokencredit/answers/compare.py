@@ -19,6 +19,17 @@ TIME_LIMIT = 1.5  # seconds of computing for one pair
 MEMORY_LIMIT = 1 << 30  # bytes of address space for one worker
 GROWTH_LIMIT = 100 << 10  # kilobytes that a worker may grow before it is replaced
 LAST = " (last)"  # ends the last reply of a worker that makes room for another
+_WARM = (
+    r"\frac{3}{4}x^{2}+5x-\sqrt{2}",
+    r"(-\infty,1]\cup(3,\infty)",
+    r"\begin{pmatrix}1&-2\\3&\frac{1}{2}\end{pmatrix}",
+    r"\sin^{2}(x)+\cos(2x)",
+    r"\log_{2}(x)+\ln y",
+    r"e^{-2t}+C_{1}e^{t}",
+    r"\{1,x\}",
+    r"x_{1}+y=3(x-1)",
+    r"x\geq 3",
+)
 POINTS = 5  # at which expressions must agree
 DIGITS = 60  # to which they must agree
 
@@ -223,8 +234,8 @@ def _keep_workers(descriptors: list[int]) -> None:
     logging.disable()
     sys.setrecursionlimit(3000)
     _limit_memory()
-    for warm in (["\\frac{x}{2}", "x"], ["\\sqrt{2}", "1"], ["x=1", "y=1"], ["\\{1\\}", "2"]):
-        compare(warm)  # loads the modules and the parser's tables
+    for warm in _WARM:
+        compare([warm, "2"])  # loads the modules and the parser's tables, which the workers inherit
     connections = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     running: dict[int, socket.socket] = {}
     waiting = list(connections)

@@ -10,6 +10,7 @@ import re
 from fractions import Fraction
 from itertools import pairwise
 
+from tokencredit.answers.constants import plainly_different
 from tokencredit.answers.formula import UnjudgedError
 from tokencredit.answers.plain_numbers import GROUPED, number
 from tokencredit.answers.spelling import TEXT, clean
@@ -33,6 +34,7 @@ _NOT_WORDS = re.compile(
 _OPTION = re.compile(r"(?:\(([A-J])\)|([A-J])(?:\)|[.:](?=[\s\\])|(?=\\text\{)))[\s:.)]*(.*)", re.DOTALL)
 _IN_BASE = re.compile(r"\d[^\W_]*_(?:\w+|\{\w+\})")
 RELATION = re.compile(r"[<>]|\\[lg]eq(?![A-Za-z])")
+_STRUCTURE = re.compile(r"\\(?:cup|begin|leq|geq)(?![A-Za-z])|[<>]")  # of what is no number
 _SET = re.compile(r"\\(?:emptyset|\{)")
 _SPACE = re.compile(r" (?!\d)|(?<!\d) ")
 _CLOCK = re.compile(r"(\d{1,2}):(\d\d)(?: ?\\text\{)? ?((?:[ap]\.?m\b\.?)?)\}?", re.IGNORECASE)
@@ -198,7 +200,14 @@ def _judge_parts(gold: str, answer: str) -> bool:
         inner = tuple(
             item if outer in ("()", "{}") and not _SET.match(item) else text for text, outer, item in pairs
         )
-        return judge(*inner) if inner != (gold, answer) else ask(gold, answer)
+        if inner != (gold, answer):
+            return judge(*inner)
+        if any(
+            number(text) is not None and _STRUCTURE.search(other)
+            for text, other in ((gold, answer), (answer, gold))
+        ):
+            return False
+        return not plainly_different(gold, answer) and ask(gold, answer)
     if len(gold_items) != len(items):
         single = gold if len(gold_items) == 1 else answer if len(items) == 1 else ""
         return bool(_NOT_ONE.search(single)) and ask(gold, answer)

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from tokencredit.answers.boxes import neighbours
+from tokencredit.answers.constants import constant
 from tokencredit.answers.equality import RELATION, has_words, judge, parts, unnamed, within
 from tokencredit.answers.extraction import Answer, extract
 from tokencredit.answers.formula import DEPTH, UnjudgedError, depth, prepared
@@ -123,7 +124,8 @@ def check_gold(gold: str) -> str | None:
         return None
     try:
         for body in _bodies(text):
-            if number(body) is None and not has_words(TEXT.sub(r" \1", body)):
+            plain = number(body) is not None or constant(body) is not None
+            if not plain and not has_words(TEXT.sub(r" \1", body)):
                 reason = parses(prepared(body, "gold"))
                 if reason is not None:
                     return reason

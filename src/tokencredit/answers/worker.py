@@ -9,6 +9,7 @@ import atexit
 import json
 import os
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -121,6 +122,7 @@ class _Pool:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=theirs,
+                start_new_session=True,  # Ctrl-C is the parent's alone, and all can be ended at once
             )
         finally:
             for _, end in pairs:
@@ -143,8 +145,8 @@ class _Pool:
         for connection in self.connections:
             connection.hang_up()
         self.connections = []
-        if self.process:
-            self.process.kill()
+        if self.process and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         self.process = None
 
