@@ -33,6 +33,7 @@ LAYERS = {
     "tasks": 5,
     "report": 6,
     "evaluation": 6,
+    "fidelity": 7,
     "trainer_logging": 7,
     "trl": 7,
     "cli": 8,

@@ -22,6 +22,7 @@ COMMANDS = {
     "train": "train a model with token-level credit: the flags of `trl grpo` and ours",
     "attribute": "show which tokens of one completion its answer rests on",
     "evaluate": "measure how many problems of the known tasks a model solves",
+    "fidelity": "measure whether strategies find the tokens that matter",
     "verify": "judge the completions of a file against their golds",
     "strategies": "list the credit strategies",
     "demo": "train a built-in task with oar-g and with uniform credit, and compare",
