@@ -39,6 +39,7 @@ FURTHER = {
 }
 
 Points = list[tuple[float, float]]
+Band = list[tuple[float, float, float]]  # step, low, high
 Place = Callable[[tuple[float, float]], tuple[float, float]]
 
 
@@ -111,10 +112,14 @@ def ticks(low: float, high: float, most: int = 4) -> list[float]:
     return [(first + k) * step for k in range(count)]
 
 
-def chart_svg(name: str, lines: Mapping[str, Points]) -> Markup:
-    """Draw one metric of several runs against the step; each line has its dash pattern and its label."""
+def chart_svg(name: str, lines: Mapping[str, Points], bands: Mapping[str, Band] | None = None) -> Markup:
+    """Draw one metric of several runs against the step; each line has its dash pattern and its label.
+
+    A line that has a band, by its label, is drawn on it.
+    """
+    bands = {label: edges_of(band) for label, band in (bands or {}).items() if band}
     end = WIDTH - (66 if len(lines) > 1 else 8)  # room for the labels
-    every = [point for points in lines.values() for point in points]
+    every = [point for points in [*lines.values(), *bands.values()] for point in points]
     x_low, x_high = _spread([x for x, _ in every])
     y_low, y_high = _spread([y for _, y in every])
 
@@ -124,6 +129,11 @@ def chart_svg(name: str, lines: Mapping[str, Points]) -> Markup:
         return x, y
 
     parts = _axes(place, end, (x_low, x_high), (y_low, y_high))
+    parts += [
+        _path([place(p) for p in bands[label]], f"band line-{index % 6}")
+        for index, label in enumerate(lines)
+        if label in bands
+    ]
     ends: list[tuple[float, float, str, int]] = []
     for index, (label, points) in enumerate(lines.items()):
         if not points:
@@ -139,6 +149,14 @@ def chart_svg(name: str, lines: Mapping[str, Points]) -> Markup:
     return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
         WIDTH, HEIGHT, f"{name} against step: {visible(spoken)}", Markup("").join(parts)
     )
+
+
+def edges_of(band: Band) -> Points:
+    """Return the outline of a band: along its upper edge and back along its lower one, smoothed as lines are."""
+    upper, lower = [(x, high) for x, _, high in band], [(x, low) for x, low, _ in band]
+    if len(band) >= SMOOTHED_FROM:
+        upper, lower = smooth(thin_out(upper)), smooth(thin_out(lower))
+    return upper + lower[::-1]
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float]:

@@ -18,10 +18,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tokencredit.errors import UsageError
-from tokencredit.report.curves import DASHES, charts
+from tokencredit.report.curves import DASHES, Chart, charts
 from tokencredit.report.files import write_atomic
 from tokencredit.report.records import Record, Run, load_run, record_problem
-from tokencredit.report.tables import settings_table, summary_tables
+from tokencredit.report.tables import Table, settings_table, summary_tables
 from tokencredit.report.text import are_words, visible, visible_tokens
 
 HERE = Path(__file__).parent
@@ -85,6 +85,42 @@ def render_attribution(records: Sequence[Mapping[str, Any]], out: str | Path, ti
         settings=None,
         completions=[_completion("", group) for group in together.values()],
         n_recorded=len(together),
+    )
+
+
+def render_comparison(
+    out: str | Path,
+    *,
+    title: str,
+    findings: Sequence[str],
+    reservations: Sequence[str],
+    labels: Sequence[str],
+    charts: Sequence[Chart],
+    further_charts: Sequence[Chart],
+    curves_note: str,
+    tables: Sequence[Table],
+    settings: Table,
+    records: Sequence[tuple[str, Record]],
+) -> Path:
+    """Write the report of a comparison of several arms, by their labels, to `out`.
+
+    The first `findings` say what it shows, `reservations` what limits that; `records` are (label, record), of which
+    a few are shown. Raises UsageError if `out` cannot be written.
+    """
+    shown = sample_evenly(records, MOST_COMPLETIONS)
+    return _write(
+        out,
+        title=title,
+        findings=[visible(line) for line in findings],
+        reservations=[visible(line) for line in reservations],
+        runs={visible(label): None for label in labels},
+        charts=charts,
+        further_charts=further_charts,
+        curves_note=curves_note,
+        tables=tables,
+        settings=settings,
+        completions=[_completion(label, [record]) for label, record in shown],
+        n_recorded=len(records),
     )
 
 
@@ -180,6 +216,7 @@ def _write(out: str | Path, **content: Any) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    content = {"findings": [], "reservations": [], "curves_note": "", **content}
     content["title"] = visible(content["title"])
     page = environment.get_template("report.html").render(
         style=Markup(style),

@@ -84,7 +84,19 @@ def load_run(directory: str | Path) -> Run:
     Raises UsageError for a directory without a readable run.json, and for broken lines by file and number.
     """
     directory = Path(directory)
-    path = directory / RUN
+    info = load_info(directory)
+    metrics = [value for _, value in read_lines(directory / METRICS)]
+    records = _read_records(directory / RECORDS)
+    task = info.get("task")
+    return Run(directory, info, metrics, annotate(records, str(task)) if task else records)
+
+
+def load_info(directory: str | Path) -> dict[str, Any]:
+    """Read a run directory's run.json.
+
+    Raises UsageError for a directory without a readable one.
+    """
+    path = Path(directory) / RUN
     try:
         info = json.loads(path.read_bytes(), parse_constant=lambda _: None)
     except FileNotFoundError as error:
@@ -95,10 +107,7 @@ def load_run(directory: str | Path) -> Run:
         raise UsageError(f"{path} is not valid JSON") from error
     if not isinstance(info, dict):
         raise UsageError(f"{path}: expected a JSON object, found {type(info).__name__}")
-    metrics = [value for _, value in read_lines(directory / METRICS)]
-    records = _read_records(directory / RECORDS)
-    task = info.get("task")
-    return Run(directory, info, metrics, annotate(records, str(task)) if task else records)
+    return info
 
 
 def _read_records(path: Path) -> list[Record]:
