@@ -83,7 +83,7 @@ def test_fifty_bad_answers_leave_as_many_processes_and_as_much_memory(
         )
     assert bad == ["wrong"] * 50
     monkeypatch.undo()
-    assert verify("\\boxed{y+2}", "2+y").verdict == "right"
+    assert verify("\\boxed{y+98}", "98+y").verdict == "right"
     assert worker.POOL.process is process and len(children()) == worker.WORKERS
     assert sum(child.memory_info().rss for child in children()) < before + worker.WORKERS * (150 << 20)
 
@@ -120,10 +120,11 @@ def test_workers_that_died_are_replaced() -> None:
     assert process is not None
     process.kill()
     process.wait()
-    assert verify("\\boxed{y+2}", "2+y").verdict == "right"
+    assert verify("\\boxed{y+99}", "99+y").verdict == "right"
 
 
 def test_workers_that_do_not_move_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker.reply_to.cache_clear()
     verify("\\boxed{y+1}", "1+y")
     stuck = children()
     for child in stuck:
