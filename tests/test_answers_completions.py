@@ -47,6 +47,12 @@ COMPLETIONS = [
     ("Find x if 2x = 14. Put your final answer in \\boxed{}.\nThe answer is \\boxed{7}.", "7", "right"),
     ("<answer></answer>", "", "no-answer"),
     ("\\boxed{7}", "", "wrong"),
+    ("Write it in a box, e.g. \\boxed{42}.", "42", "no-answer"),
+    ("Write it in a box, for example $\\boxed{42}$. So \\boxed{7}", "7", "right"),
+    ("Answer in tags, for example <answer>42</answer>.", "42", "no-answer"),
+    ("Question: 1+1?\nAnswer: 2\n\nQuestion: 2+2?\nAnswer:", "2", "no-answer"),
+    ("The answer is 2. I repeat, the answer is", "2", "no-answer"),
+    ("\\boxed{2}. The answer is", "2", "right"),
     # unclosed
     ("So \\boxed{7", "7", "no-answer"),
     ("\\boxed{3} so \\boxed{7", "3", "no-answer"),

@@ -38,6 +38,9 @@ _LEAD = re.compile(
 _JOINED = re.compile(r"\s*(?:,|;|\band\b|\bor\b|,\s*and\b|,\s*or\b)\s*(?=\$|\\\()")
 _OPEN_THINK = re.compile(r"(?:^|[\n>])[ \t]*<think>|<think>\s*\Z")
 _MINUS = re.compile(r"(?:[=$(:]|\bis)[ \t]*([-−])[ \t]*\Z")
+_EXAMPLE = re.compile(
+    r"\b(?:e\.g\.|for (?:example|instance)|such as|example:)[,:\s]*[$(\\`\"']*\s*\Z", re.IGNORECASE
+)
 _QUOTED = re.compile(r"[:：*]*[\"'”’`]")
 
 
@@ -67,15 +70,15 @@ def extract(completion: str, *, marker: str | None = None, thinking: bool = Fals
     Only the text after the last `</think>` counts; a think block that was opened, here or in the prompt
     (`thinking`), and never closed leaves no answer. With a `marker` (a word or sign of the task) the answer
     is the rest of the line after its last occurrence and no other rule applies. Otherwise, in order:
-    1. the last `\boxed{}` (also `\fbox{}`, `\boxed 7`) or `<answer></answer>`, whichever is later. Empty ones
-       and those that only repeat the instruction (`\boxed{answer}`) do not count. Neighbouring boxes, with
-       nothing but a comma, "and" or a name between them, are one answer of several values; its text runs from the
-       first box to the last. A box or tag that was begun after all of them and never closed was cut off while
-       answering: no answer, whatever stands before it;
+    1. the last `\boxed{}` (also `\fbox{}`, `\boxed 7`) or `<answer></answer>`, whichever is later. Empty ones and
+       those that only repeat the instruction (`\boxed{answer}`, "for example \boxed{42}") do not count. Neighbouring
+       boxes, with nothing but a comma, "and" or a name between them, are one answer of several values; its text runs
+       from the first box to the last. A box or tag that was begun after all of them and never closed was cut off
+       while answering: no answer, whatever stands before it;
     2. a plain value that a line with `####` or a phrase such as "the answer is" announces after that; where the
        box is taken back ("wait, that is wrong") and nothing replaces it, there is no answer;
     3. without 1., the last line that begins with `####`, or "(the final) answer is", "Answer:", whichever comes
-       later.
+       later; where nothing follows it, it was cut off: no answer.
     """
     start = completion.rfind("</think>")
     start = 0 if start < 0 else start + len("</think>")
@@ -131,6 +134,8 @@ def _explicit(text: str, start: int) -> tuple[Answer | None, int]:
     found = _boxed(text, boxes)
     for match in _TAG.finditer(text, start):
         tagged = _answer(text, *match.span(1), match.start(), "<answer>")
+        if _is_example(text, match.start()):
+            continue
         if tagged and (found is None or tagged.marker_start > found.marker_start):
             found = _narrowed(text, tagged)
     opening = text.lower().rfind("<answer>")
@@ -142,6 +147,8 @@ def _explicit(text: str, start: int) -> tuple[Answer | None, int]:
 def _boxed(text: str, groups: list[list[Box]]) -> Answer | None:
     """The answer of the last group of boxes in which something is said."""
     for group in reversed(groups):
+        if _is_example(text, group[0].marker_start):
+            continue
         said = [_answer(text, box.start, box.end, box.marker_start, "boxed") for box in group]
         answers = [answer for answer in said if answer is not None]
         if not answers:
@@ -156,6 +163,11 @@ def _boxed(text: str, groups: list[list[Box]]) -> Answer | None:
         whole = text[first.marker_start : last.close]
         return Answer(whole, first.marker_start, last.close, first.marker_start, "boxed")
     return None
+
+
+def _is_example(text: str, position: int) -> bool:
+    """Whether what begins there only shows the form, as in "for example \\boxed{42}"."""
+    return bool(_EXAMPLE.search(text, max(position - 30, 0), position))
 
 
 def _narrowed(text: str, answer: Answer) -> Answer:
@@ -177,7 +189,10 @@ def _phrased(text: str, start: int, limit: int, *, plain: bool = False) -> Answe
     """
     marks = [(match, "####") for match in _HASHES.finditer(text, start, limit)]
     marks += [(match, "phrase") for match in _PHRASE.finditer(text, start, limit)]
-    for match, rule in sorted(marks, key=lambda mark: mark[0].start(), reverse=True):
+    marks.sort(key=lambda mark: mark[0].start(), reverse=True)
+    if marks and not plain and not text[marks[0][0].end() : limit].strip(" \t\n:*_$"):
+        return None  # cut off while answering
+    for match, rule in marks:
         if rule == "phrase" and _QUOTED.match(text, match.end()) and "答案" not in match.group():
             quote = text[max(match.start() - 1, 0) : match.start()]
             if quote in tuple("\"'“‘`"):
