@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-import plain
 import pytest
 import torch
 
+import plain
 from models import bart, llama, ragged, with_probe
 from tokencredit import Options, Rollouts, token_importance
 from tokencredit.fidelity.causal import LEVELS, Curves, causal_curves, order
