@@ -4,7 +4,8 @@
 
 One generation batch is sampled and trained on again and again, at learning rate 0, with credit given in different ways.
 A training step is TRL's loss, its backward and AdamW. Runs alternate in this one process, on one thread; medians are
-reported, in seconds of processor time, which other load on the machine doesn't add to.
+reported, in seconds of processor time, which other load on the machine doesn't add to. A whole step is generation,
+TRL's pass for old log-probabilities and training; on-policy steps do without that pass.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def show(console: Console, setting: Setting, seconds: dict[str, float]) -> dict[
     credit |= {name: seconds[name] for name in SEPARATE}
     parts = {name: seconds[name] for name in ("generate", "log-probabilities", "train")}
     table = Table(title="seconds of processor time, medians")
-    for column in ("part", "seconds", "of the training step", "of a whole step", "without log-probabilities"):
+    for column in ("part", "seconds", "of train", "of step", "on-policy"):
         table.add_column(column, justify="left" if column == "part" else "right")
     for name, value in {**parts, **credit}.items():
         shares = (value / seconds["train"], value / step, value / (step - seconds["log-probabilities"]))
