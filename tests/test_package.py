@@ -36,6 +36,7 @@ LAYERS = {
     "fidelity": 7,
     "trainer_logging": 7,
     "trl": 7,
+    "compare": 7,
     "cli": 8,
 }
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "attribute": "show which tokens of one completion its answer rests on",
     "evaluate": "measure how many problems of the known tasks a model solves",
     "fidelity": "measure whether strategies find the tokens that matter",
+    "compare": "train with several strategies over the same seeds, and say what their differences show",
     "verify": "judge the completions of a file against their golds",
     "strategies": "list the credit strategies",
     "demo": "train a built-in task with oar-g and with uniform credit, and compare",

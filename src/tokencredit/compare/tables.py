@@ -1,0 +1,132 @@
+"""The tables of a comparison, in points and seconds, for the terminal and for the page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table as RichTable
+
+from tokencredit.compare.summary import OVER_TIME
+from tokencredit.compare.verdict import points
+from tokencredit.report.tables import Table
+
+PARTS = {
+    "rollout": "sampling and rewards",
+    "attribution": "credit",
+    "training": "loss and update",
+    "total": "the whole step",
+}
+NONE = "–"
+
+
+def all_tables(compared: Mapping[str, Any]) -> list[Table]:
+    """Every table of a comparison, the levels first."""
+    tables = [levels(compared), *differences(compared), by_warm_start(compared), seconds(compared)]
+    return [table for table in [*tables, over_time(compared)] if table.rows]
+
+
+def levels(compared: Mapping[str, Any]) -> Table:
+    """Each measure's mean over the runs with its bootstrap interval, and the interquartile mean."""
+    rows = []
+    for measure in compared["measures"].values():
+        cells = [_level(measure["arms"][arm]) for arm in compared["arms"]]
+        rows.append([measure["label"], *cells])
+    return Table("Per cent right: mean [95% bootstrap], interquartile mean", list(compared["arms"]), rows)
+
+
+def _level(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return NONE
+    interval = found["bootstrap_interval"]
+    between = f" [{interval[0] * 100:.1f}, {interval[1] * 100:.1f}]" if interval else ""
+    return f"{found['mean'] * 100:.1f}{between}, {found['interquartile_mean'] * 100:.1f}"
+
+
+def differences(compared: Mapping[str, Any]) -> list[Table]:
+    """One table an arm: what it has more than the first, in points, by measure.
+
+    IQM is the interquartile mean; of a true difference as large as the one under "80% seen", 80% of comparisons like
+    this would show it.
+    """
+    columns = ["points", "95% paired t", "95% bootstrap", "IQM", "p (Holm)", "80% seen", ""]
+    tables = []
+    for arm in compared["arms"][1:]:
+        rows, pairs = [], 0
+        for measure in compared["measures"].values():
+            found = measure["differences"].get(arm)
+            if found is not None:
+                rows.append([measure["label"], *_difference(found)])
+                pairs = found["pairs"]
+        tables.append(Table(f"{arm} against {compared['arms'][0]}, {pairs} pairs", columns, rows))
+    return tables
+
+
+def _difference(found: Mapping[str, Any]) -> list[str]:
+    adjusted, detectable = found["p_adjusted"], found["detectable"]
+    return [
+        points(found["mean"]),
+        _interval(found["t_interval"]),
+        _interval(found["bootstrap_interval"]),
+        points(found["interquartile_mean"]),
+        NONE if adjusted is None else f"{adjusted:.3f}",
+        NONE if detectable is None else f"{detectable * 100:.1f}",
+        found["words"],
+    ]
+
+
+def _interval(interval: Sequence[float] | None) -> str:
+    return NONE if interval is None else f"{points(interval[0])} to {points(interval[1])}"
+
+
+def by_warm_start(compared: Mapping[str, Any]) -> Table:
+    """The headline differences within each warm start; no rows where there is one warm start."""
+    rows, warm_starts = [], dict[str, None]()
+    for name in compared["headline"]:
+        measure = compared["measures"][name]
+        for arm, found in measure["differences"].items():
+            each = found["by_warm_start"]
+            warm_starts |= dict.fromkeys(each)
+            rows.append((f"{arm}, {measure['label']}", each))
+    columns = sorted(warm_starts, key=int)
+    cells = [
+        [name, *(points(each[warm]) if warm in each else NONE for warm in columns)] for name, each in rows
+    ]
+    title = f"Difference to {compared['arms'][0]} in points, by warm start"
+    return Table(title, [f"warm{warm}" for warm in columns], cells if len(columns) > 1 else [])
+
+
+def seconds(compared: Mapping[str, Any]) -> Table:
+    """Seconds a step of each part."""
+    found = compared["seconds_per_step"]
+    rows = [
+        [name, *(f"{found[arm][part]:.3f}" if part in found[arm] else NONE for arm in compared["arms"])]
+        for part, name in PARTS.items()
+    ]
+    return Table("Seconds a step", list(compared["arms"]), rows)
+
+
+def over_time(compared: Mapping[str, Any]) -> Table:
+    """Entropy, length and evenness, in the first and in the last tenth of the steps."""
+    rows = []
+    for name, label in OVER_TIME.items():
+        ends = compared["over_time"][name]
+        cells = [
+            NONE if ends[arm] is None else f"{ends[arm][0]:.3g} → {ends[arm][1]:.3g}"
+            for arm in compared["arms"]
+        ]
+        if set(cells) != {NONE}:
+            rows.append([label, *cells])
+    return Table("First → last tenth of the steps", list(compared["arms"]), rows)
+
+
+def in_terminal(table: Table) -> RichTable:
+    """The table for a console."""
+    shown = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    shown.add_column("")
+    for column in table.columns:
+        shown.add_column(column, justify="right" if column else "left", no_wrap=bool(column))
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown
