@@ -7,6 +7,18 @@ import pytest
 from tokencredit.answers import check_gold, verify
 
 RIGHT = r"""
+90^\circ, 90^\circ | $\angle B E A_{1}=90$,$\angle A E B_{1}=90$
+\frac{10^5 L_\odot}{0.007 c^2 M_\odot^6}M^6 | \frac{dM}{dt}=\frac{10^{5} L_{\odot}}{0.007 c^{2} M_{\odot}^{6}} M^{6}
+LRAC=SRAC | SRAC=LRAC
+2, -6-4\sqrt2 | $a=2$, $a=-6-4 \sqrt{2}$
+f(x)=\pm x | $f(x)=x,f(x)=-x$
+10^{0.01}, 10^{100} | $10^{100}$,$10^{1 / 100}$
+(4\pm 2\sqrt2,8), (-1,-9) | $(-1,-9),(4+2 \sqrt{2}, 8),(4-2 \sqrt{2}, 8)$
+125-1.25P | X_{d}=125-1.25 P
+y'+ry=rx(t) | y^{\prime}+r y-r x(t)=0
+4.5\times10^{33}\ \mathrm{erg\,s^{-1}} | 4.5e33
+125 miles | 125\textnormal{ miles}
+0.56 | 0.56 = 56\%
 \frac{1}{2}, \frac{1}{3} | \{1/2, 1/3\}
 x=2,\ y=3 | (2,3)
 (2,3) | x=2, y=3
@@ -181,6 +193,12 @@ n!(n+1) | (n+1)!
 12\ \text{or}\ 13 | 12, 13
 """
 WRONG = r"""
+90 | $\angle B E A_{1}=90$,$\angle A E B_{1}=90$
+I_0 e^{-t/(RC)} | I(0) e^{-\frac{t}{R C}}
+SRMC=LRMC | SRAC=LRAC
+-6-4\sqrt2 | $a=2$, $a=-6-4 \sqrt{2}$
+f(x)=x | $f(x)=x,f(x)=-x$
+(60^\circ, 45^\circ),(60^\circ,135^\circ) | $(45^{\circ}, 60^{\circ}),(135^{\circ}, 60^{\circ})$
 x=2, y=3 | (3,2)
 (2,3) | x=3, y=2
 3 | \pm 3

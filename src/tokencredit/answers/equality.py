@@ -22,7 +22,8 @@ __all__ = ["RELATION", "has_words", "judge", "parts", "same_text", "unnamed", "w
 _FUNCTION = r"sin|cos|tan|cot|sec|csc|log|ln|exp|arcsin|arccos|arctan|sqrt|frac|max|min|gcd|lcm|det|binom"
 _LETTERS = rf"\\(?!(?:{_FUNCTION})\b)[A-Za-z]+|[A-Za-z]{{1,4}}|\{{[A-Za-z ]+\}}"
 _INDEX = r"(?:_(?:\w|\{\\?\w+(?: \w+)?\}))?(?:\^\{(?:\\prime|-1)\})?(?:\([A-Za-z\d,]{1,9}\))?"
-_NAME = rf"(?:\\(?:angle|overline|triangle|bar|vec|hat|mathrm|text)\s*)?(?:{_LETTERS}){_INDEX}"
+_CORNERS = r"\\(?:angle|triangle)\s*[A-Z](?: ?[A-Z](?:_\d)?)*"
+_NAME = rf"{_CORNERS}|(?:\\(?:overline|bar|vec|hat|mathrm|text)\s*)?(?:{_LETTERS}){_INDEX}"
 # an answer that is given with its name: "x = 5", "f(x) = 2x", "x \in [0, 1]", "\angle ABC = 60"
 _NAMED = re.compile(rf"({_NAME}|\\frac\{{d\w*\}}\{{d\w\}})\s*(?:=|\\in\b)([^=<>,;]+(?:=[^=<>,;]+)+|[^=<>]+)")
 _HALF_OPEN = re.compile(r"([A-Za-z])(\([^()\[\]]*[,;][^()\[\]]*\]|\[[^()\[\]]*[,;][^()\[\]]*\))")
@@ -88,6 +89,9 @@ def same_text(gold: str, answer: str) -> bool | None:
         if not _IN_BASE.fullmatch(gold):
             return False
         return re.sub(r"[{}]", "", gold) == re.sub(r"[{}]", "", answer)
+    sides = [TEXT.sub(r"\1", text).split("=") for text in (gold, answer)]
+    if len(sides[0]) == 2 and sides[0] == [side.strip() for side in sides[1][::-1]]:
+        return True
     words = [re.sub(r"[\s().,]+", " ", TEXT.sub(r" \1", text)).strip() for text in (gold, answer)]
     if re.fullmatch(r"[^\W\d_][\w ]*", words[0]) and not re.search("[,;]", gold + answer):
         fold = str.casefold if len(words[0]) > 2 else str

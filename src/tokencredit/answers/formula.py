@@ -59,7 +59,7 @@ def prepared(text: str, whose: str) -> str:
         raise UnjudgedError(f"the {whose} has more than {REPEATED} logarithms or bars")
     _check_size(text, whose)
     text = re.sub(r"(\\(?:text|mathrm|mathbf))\s+\{", r"\1{", text).replace(";", ",")
-    text = re.sub(r"_\{?\\(max|min|odot|infty)\}?", r"_{\1}", text)
+    text = re.sub(r"_(?:\{\\(max|min|odot|infty)\s*\}|\\(max|min|odot|infty)(?![A-Za-z]))", r"_{\1\2}", text)
     text = re.sub(r"\\(?:vec|mathbf|overrightarrow)\s*\{?\s*([ijk])\s*\}?(?![A-Za-z])", r"v_{\1}", text)
     text = TEXT.sub(lambda m: _symbol(m[1]), text)
     text = re.sub(r"\\langle", "(", re.sub(r"\\rangle", ")", text))
