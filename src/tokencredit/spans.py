@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -26,6 +27,9 @@ _CONTEXT = (
 )
 _WINDOW = 24  # tokens decoded together before the window moves on
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_MOST_PAIRS = 1 << 17
+# The text that a token adds after another, by tokenizer.
+_pairs: WeakKeyDictionary[Any, dict[tuple[int | None, int], str]] = WeakKeyDictionary()
 _UNFINISHED = "�"  # what decoders write for the bytes of an incomplete character
 
 
@@ -53,6 +57,9 @@ def token_offsets(ids: Sequence[int], tokenizer: Any) -> tuple[str, list[tuple[i
     """
     ids = [int(i) for i in ids]
     text = _decode(ids, tokenizer)
+    offsets = _tiled_offsets(ids, tokenizer, text)
+    if offsets is not None:
+        return text, offsets
     offsets = _windowed_offsets(ids, tokenizer)
     if offsets and offsets[-1][1] != len(text):
         offsets = _prefix_offsets(ids, tokenizer, text)
@@ -62,6 +69,28 @@ def token_offsets(ids: Sequence[int], tokenizer: Any) -> tuple[str, list[tuple[i
 def _decode(ids: list[int], tokenizer: Any) -> str:
     text: str = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return text
+
+
+def _tiled_offsets(ids: list[int], tokenizer: Any, text: str) -> list[tuple[int, int]] | None:
+    """Offsets from what each token adds to its predecessor's text: neighbours recur, so most are remembered.
+
+    None where these pieces don't tile the whole text, or hold a broken character, which could hide that.
+    """
+    pairs = _pairs.setdefault(tokenizer, {})
+    if len(pairs) > _MOST_PAIRS:
+        pairs.clear()
+    offsets, place = [], 0
+    for pair in zip([None, *ids], ids, strict=False):
+        added = pairs.get(pair)
+        if added is None:
+            before = _decode([pair[0]], tokenizer) if pair[0] is not None else ""
+            both = _decode([i for i in pair if i is not None], tokenizer)
+            added = pairs[pair] = both[len(before) :] if both.startswith(before) else _UNFINISHED
+        if added.count(_UNFINISHED) or not text.startswith(added, place):
+            return None
+        offsets.append((place, place + len(added)))
+        place += len(added)
+    return offsets if place == len(text) else None
 
 
 def _windowed_offsets(ids: list[int], tokenizer: Any) -> list[tuple[int, int]]:
