@@ -1,0 +1,237 @@
+"""`tokencredit fidelity`: tables, numbers, a folder for the report, and refusals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tokencredit.fidelity.run import BASELINES
+from tokencredit.report.files import read_lines
+from tokencredit.report.records import record_problem
+
+FEW = ("--completions", 4, "--seed", 3)
+
+
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch):
+    monkeypatch.setattr("tokencredit.evaluation.metrics.RESAMPLES", 99)
+
+
+def numbers(path: str = "a.json") -> dict:
+    return json.loads(Path(path).read_text())
+
+
+def test_tasks_tables_and_numbers(cli):
+    flags = ("--task", "query,serial", "--credit", "oar-g,oar-p:m=4", *FEW)
+    outcome = cli("fidelity", *flags, "--json", "a.json", "--out", "out")
+    assert outcome.code == 0
+    for title in ("query, warm: importance and blame", "serial, warm: agreement", "mean weight by role"):
+        assert title in outcome.out
+    found = numbers()
+    assert found == numbers("out/fidelity.json")
+    assert [(each["source"], each["policy"]) for each in found["results"]] == [
+        ("query", "warm"),
+        ("serial", "warm"),
+    ]
+    names = ["oar-g", "oar-p:m=4", *BASELINES]
+    for each in found["results"]:
+        assert list(each["strategies"]) == names
+        assert (
+            each["completions"] == 4
+            and each["strategies"]["uniform"]["metrics"]["path_auroc"]["value"] == 0.5
+        )
+    assert found["settings"]["strategies"]["oar-p:m=4"]["m"] == 4
+    assert found["settings"]["seed"] == 3 and found["versions"]["torch"]
+    assert found["machine"]["device"] and found["machine"]["threads"] >= 1
+
+
+def test_the_folder_is_for_machines(cli):
+    flags = ("--task", "query", "--credit", "bias", "--no_reference", "--draws", 1, *FEW, "--records", 2)
+    assert cli("fidelity", *flags, "--out", "out").code == 0
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        "fidelity.json",
+        "records.jsonl",
+        "values.jsonl",
+    ]
+    records = [record for _, record in read_lines("out/records.jsonl")]
+    assert {(record["row"], record["credit"]) for record in records} == {
+        (row, name) for row in range(2) for name in ("bias", *BASELINES)
+    }
+    for record in records:
+        assert record_problem(record) is None
+        assert (record["source"], record["policy"]) == ("query", "warm")
+        assert len(record["roles"]) == len(record["tokens"])
+    values = [value for _, value in read_lines("out/values.jsonl")]
+    each = numbers("out/fidelity.json")["results"][0]
+    assert len(values) == each["measured"] * 5
+    for name in ("bias", "position"):
+        own = [value["figures"]["path_auroc"] for value in values if value["credit"] == name]
+        assert sum(own) / len(own) == pytest.approx(
+            each["strategies"][name]["metrics"]["path_auroc"]["value"]
+        )
+    assert "exact_spearman" not in each["strategies"]["bias"]["metrics"]
+
+
+def test_the_seed_decides(cli):
+    def metrics(*flags) -> dict:
+        cli(
+            "fidelity", "--task", "query", "--credit", "oar-g", "--completions", 3, *flags, "--json", "a.json"
+        )
+        return {name: each["metrics"] for name, each in numbers()["results"][0]["strategies"].items()}
+
+    assert metrics() == metrics()
+    assert metrics() != metrics("--seed", 1)
+
+
+def test_trained_policies_are_measured_on_their_own_task(cli, model):
+    """A folder whose run says which, and a checkpoint of it; one that says nothing goes with every task."""
+    trained = Path(shutil.copytree(model, "trained"))
+    (trained / "run.json").write_text(json.dumps({"task": "query"}))
+    shutil.copytree(model, "trained/checkpoint-1")
+    policies = f"warm,trained,trained/checkpoint-1,{model}"
+    flags = ("--task", "query", "--policy", policies, "--completions", 2, "--no_reference", "--draws", 1)
+    assert cli("fidelity", *flags, "--json", "a.json").code == 0
+    found = [(each["source"], each["policy"]) for each in numbers()["results"]]
+    assert found == [("query", name) for name in policies.split(",")]
+    outcome = cli("fidelity", "--task", "serial", "--policy", "trained", *FEW)
+    assert outcome.code == 2
+    assert "--policy trained was trained on query, which --task does not name" in outcome.error
+
+
+def test_any_model_and_data(cli, model, rows):
+    """Without truth and golds: agreement and causal checks, but no AUROC and no roles."""
+    flags = ("--model", model, "--data", rows, "--prompt_template", "{problem}", "--marker", "ans", *FEW)
+    outcome = cli("fidelity", *flags, "--credit", "oar-p", "--json", "a.json", "--out", "out")
+    assert outcome.code == 0
+    assert "agreement and cost" in outcome.out and "against the truth" not in outcome.out
+    (each,) = numbers()["results"]
+    assert (each["source"], each["policy"], each["failed"]) == ("rows.jsonl", str(model), None)
+    metrics = {name: found["metrics"] for name, found in each["strategies"].items()}
+    assert metrics["oar-p"]["insertion_area"]["value"] < metrics["random"]["insertion_area"]["value"]
+    assert "path_auroc" not in metrics["oar-p"] and "by_role" not in each["strategies"]["oar-p"]
+    curves, random = (each["strategies"][name]["curves"] for name in ("oar-p", "random"))
+    assert curves["deletion"][1]["value"] > random["deletion"][1]["value"]
+    assert len(curves["shares"]) == len(curves["deletion"]) == len(curves["insertion"])
+    assert curves["deletion"][-1]["value"] == pytest.approx(curves["insertion"][0]["value"])
+    assert "roles" not in read_lines("out/records.jsonl")[0][1]
+
+
+def test_a_short_file_is_said(cli, model, rows):
+    flags = ("--model", model, "--data", rows, "--prompt_template", "{problem}", "--marker", "ans")
+    outcome = cli("fidelity", *flags, "--completions", 10, "--no_reference", "--draws", 1)
+    assert outcome.code == 0
+    assert "rows.jsonl has 8 problems, not 10" in outcome.err
+
+
+def test_options_for_one_and_for_all(cli):
+    def options(*flags) -> dict:
+        cli(
+            "fidelity",
+            "--task",
+            "query",
+            "--completions",
+            2,
+            "--no_reference",
+            "--draws",
+            1,
+            *flags,
+            "--json",
+            "a.json",
+        )
+        return numbers()["settings"]["strategies"]
+
+    found = options("--credit", "oar-g:gradient=labels:labels=2,oar-g", "--option", "outcome=answer_kl")
+    assert found["oar-g:gradient=labels:labels=2"]["labels"] == 2
+    assert found["oar-g"]["gradient"] is None
+    assert {each["outcome"] for each in found.values()} == {"answer_kl"}
+
+
+def test_generations_of_a_problem(cli):
+    flags = ("--task", "query", "--completions", 6, "--generations", 3, "--no_reference", "--draws", 1)
+    assert cli("fidelity", *flags, "--out", "out").code == 0
+    values = [value for _, value in read_lines("out/values.jsonl") if value["credit"] == "uniform"]
+    assert [value["problem"] for value in values] == [0, 0, 0, 1, 1, 1]
+
+
+def test_an_interruption_writes_nothing(cli, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tokencredit.fidelity.run.agreement", interrupted)
+    outcome = cli("fidelity", "--task", "query", *FEW, "--json", "a.json", "--out", "out")
+    assert outcome.code == 130
+    assert "the measurement was interrupted: nothing is written" in outcome.err
+    assert list(Path().iterdir()) == []
+
+
+def test_an_earlier_measurement_stays_unless_told(cli):
+    Path("out").mkdir()
+    Path("out/fidelity.json").write_text("{}")
+    flags = (
+        "fidelity",
+        "--task",
+        "query",
+        "--completions",
+        2,
+        "--no_reference",
+        "--draws",
+        1,
+        "--out",
+        "out",
+    )
+    assert "holds a measurement" in cli(*flags).error
+    assert Path("out/fidelity.json").read_text() == "{}"
+    assert cli(*flags, "--overwrite").code == 0
+    assert numbers("out/fidelity.json")["results"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "give either --task, or --model and --data"),
+        (("--task", "query", "--model", "query"), "give either --task, or --model and --data"),
+        (("--model", "query"), "--data is missing"),
+        (("--data", "rows.jsonl"), "--model is missing"),
+        (("--model", "query", "--data", "x.jsonl", "--policy", "d"), "--policy goes with --task"),
+        (("--model", "query", "--data", "none.jsonl"), "no data file none.jsonl"),
+        (("--task", "other"), "no built-in task 'other'; there are query"),
+        (("--task", "query", "--credit", "oar-x"), "unknown credit strategy 'oar-x'"),
+        (("--task", "query", "--credit", ","), "--credit ,: give names"),
+        (("--task", "query", "--credit", "oar-p:m"), "--credit m: give NAME=VALUE with one of outcome"),
+        (("--task", "query", "--credit", "oar-p:m=x"), "'x' is no int"),
+        (("--task", "query", "--option", "q=2"), "q must lie in [0, 1]"),
+        (("--task", "query", "--policy", "none/such/folder"), "no model folder"),
+        (("--task", "query", "--completions", "0"), "--completions must be at least 1"),
+        (("--task", "query", "--completions", "5", "--generations", "2"), "no multiple of --generations"),
+        (
+            ("--task", "query", "--generations", "2", "--temperature", "0"),
+            "--generations needs --temperature",
+        ),
+        (("--task", "query", "--temperature", "-1"), "--temperature must be 0 or more"),
+        (("--task", "query", "--max_new_tokens", "500"), "has room for"),
+        (("--task", "query", "--json", "file/a.json"), "cannot write file/a.json"),
+        (("--task", "query", "--out", "file"), "--out file is a file"),
+        (("--task", "query", "--out", "run"), "--out run holds a training run"),
+        (("--task", "query", "--max_new_tokens", "2"), "none of the 100 completions of warm for query"),
+    ],
+)
+def test_refusals(cli, flags, message):
+    Path("file").write_text("")
+    Path("run").mkdir()
+    Path("run/run.json").write_text("{}")
+    before = sorted(Path().rglob("*"))
+    outcome = cli("fidelity", *flags)
+    assert outcome.code == 2
+    assert message in outcome.error
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_the_policy_must_speak_the_task(cli, model):
+    path = model / "tokenizer.json"
+    path.write_text(path.read_text().replace('"S1"', '"T1"'))
+    outcome = cli("fidelity", "--task", "query", "--policy", model, *FEW)
+    assert outcome.code == 2
+    assert "are not the words of the task query" in outcome.error
