@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tokencredit.cli import COMMANDS, arguments, attribute, demo, evaluate, verify
+from tokencredit.cli import COMMANDS, arguments, attribute, demo, evaluate, fidelity, verify
 from tokencredit.trl import OARConfig
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -29,13 +29,19 @@ def all_names(parser: ArgumentParser) -> list[str]:
     return [action.dest for action in parser._actions if action.dest != "help"]
 
 
-@pytest.mark.parametrize("command", ["train", "attribute", "evaluate", "verify", "demo"])
+@pytest.mark.parametrize("command", ["train", "attribute", "evaluate", "fidelity", "verify", "demo"])
 def test_flags_and_their_help(command):
     if command == "train":
         parser: ArgumentParser = arguments.build_parser()
         names = [*arguments.RunArguments.__annotations__, *CREDIT]
     else:
-        modules = {"attribute": attribute, "evaluate": evaluate, "verify": verify, "demo": demo}
+        modules = {
+            "attribute": attribute,
+            "evaluate": evaluate,
+            "fidelity": fidelity,
+            "verify": verify,
+            "demo": demo,
+        }
         parser = modules[command].build_parser()
         names = all_names(parser)
     section = DOCS.read_text().split(f"\n## {command}\n")[1].split("\n## ")[0]
