@@ -7,6 +7,7 @@ import pytest
 from tokencredit.answers import check_gold, verify
 
 RIGHT = r"""
+x+1e3 | x+1000
 90^\circ, 90^\circ | $\angle B E A_{1}=90$,$\angle A E B_{1}=90$
 \frac{10^5 L_\odot}{0.007 c^2 M_\odot^6}M^6 | \frac{dM}{dt}=\frac{10^{5} L_{\odot}}{0.007 c^{2} M_{\odot}^{6}} M^{6}
 LRAC=SRAC | SRAC=LRAC
@@ -193,6 +194,9 @@ n!(n+1) | (n+1)!
 12\ \text{or}\ 13 | 12, 13
 """
 WRONG = r"""
+e11 | 1e11
+x+0.1234567890123456789012 | x+0.1234567890123456789013
+x^2+1e-30 | x^2
 90 | $\angle B E A_{1}=90$,$\angle A E B_{1}=90$
 I_0 e^{-t/(RC)} | I(0) e^{-\frac{t}{R C}}
 SRMC=LRMC | SRAC=LRAC
