@@ -392,6 +392,6 @@ def test_options_of_config_and_strategies_are_the_same(tmp_path):
 
     from tokencredit import Options
 
-    # Training takes the sparse form of OAR-P, everything else is as it is elsewhere.
-    expected = dataclasses.replace(Options(), seed=options.seed, m=8)
+    # Training takes the cheap forms: OAR-P is sparse, and OAR-G's labels form goes back once.
+    expected = dataclasses.replace(Options(), seed=options.seed, m=8, labels=1, labels_from="sample")
     assert options == expected

@@ -143,7 +143,7 @@ class Caller:
         """Evaluation mode, frozen parameters and a float32 head; then what each was before."""
         modes = [(module, module.training) for module in self.model.modules()]
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        head = self._float32_head() if self.half_precision else None
+        head = self.float32_head() if self.half_precision else None
         self.model.eval()
         if torch.is_grad_enabled():
             for parameter in trained:
@@ -158,7 +158,7 @@ class Caller:
             for module, mode in modes:
                 module.training = mode
 
-    def _float32_head(self) -> Any:
+    def float32_head(self) -> Any:
         """A hook that computes the logits anew in float32; None where the head is not a plain matrix."""
         head = self.model.get_output_embeddings()  # type: ignore[operator]
         if type(head) is not nn.Linear or not head.weight.is_floating_point():

@@ -96,7 +96,7 @@ class GraphReader:
         """Logits (n, V) of hidden states (n, H): the model's own forward, with its body's result put in."""
         given = type(graph.output)(**{**graph.output, "last_hidden_state": hidden[None]})
         ids = torch.zeros(1, hidden.shape[0], dtype=torch.long, device=hidden.device)
-        head = self.caller._float32_head() if self.caller.half_precision else None
+        head = self.caller.float32_head() if self.caller.half_precision else None
         try:
             with _gives(self._body, given):
                 return self._base(input_ids=ids, use_cache=False).logits[0]

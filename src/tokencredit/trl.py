@@ -76,9 +76,11 @@ class OARConfig(GRPOConfig):
     )
     credit_noise_std: float = _option("noise_std", "Standard deviation of OAR-G's embedding noise.")
     credit_draws: int = _option("draws", "Noise draws of OAR-G, averaged.")
-    credit_labels: int = _option("labels", "Labels of OAR-G's labels form.")
+    credit_labels: int = _option(
+        "labels", "Labels of OAR-G's labels form, each a backward pass of its own.", default=1
+    )
     credit_labels_from: str = _option(
-        "labels_from", "Labels are the top ones weighted by p0, or a sample from p0."
+        "labels_from", "Labels are a sample from p0, or the top ones weighted by p0.", default="sample"
     )
     credit_q: float = _option("q", "Gate: quantile (or absolute value) that parts dull from pivotal tokens.")
     credit_floor: float = _option(

@@ -45,34 +45,43 @@ def bilevel_gate(
     Returns:
         Gate, its weights in the dtype of importance.
     """
-    weights = torch.ones_like(importance)
-    suppressed = torch.zeros_like(mask)
-    boosted = torch.zeros_like(mask)
-    for row in range(mask.shape[0]):
-        covered = mask[row]
-        normalised = _normalise(importance[row, covered].double())
-        if normalised is None:
-            continue
-        tau = torch.quantile(normalised, q) if threshold == "quantile" else normalised.new_tensor(q)
-        tiny = torch.finfo(torch.float64).tiny
-        low = torch.clamp(normalised / tau.clamp(min=tiny), min=floor)
-        high = 1 + beta * (normalised - tau) / (1 - tau).clamp(min=tiny)
-        row_weights = torch.where(normalised < tau, low, high)
-        if mass:
-            row_weights = row_weights * (row_weights.numel() / row_weights.sum())
-        weights[row, covered] = row_weights.to(weights.dtype)
-        suppressed[row, covered] = normalised < tau
-        boosted[row, covered] = normalised > tau
-    return Gate(weights, suppressed, boosted)
+    if not mask.any():
+        return Gate(torch.ones_like(importance), torch.zeros_like(mask), torch.zeros_like(mask))
+    normalised, gated = _normalise(importance, mask)
+    tau = (
+        _quantile(normalised, gated, q) if threshold == "quantile" else torch.full_like(normalised[:, :1], q)
+    )
+    tiny = torch.finfo(torch.float64).tiny
+    low = torch.clamp(normalised / tau.clamp(min=tiny), min=floor)
+    high = 1 + beta * (normalised - tau) / (1 - tau).clamp(min=tiny)
+    weights = torch.where(normalised < tau, low, high) * gated
+    if mass:
+        weights = weights * (gated.sum(1) / weights.sum(1).clamp(min=tiny))[:, None]
+    return Gate(
+        weights=torch.where(gated, weights, 1.0).to(importance.dtype),
+        suppressed=gated & (normalised < tau),
+        boosted=gated & (normalised > tau),
+    )
 
 
-def _normalise(importance: Tensor) -> Tensor | None:
-    """n in [0, 1], (R,) float64; None where the row has no spread to speak of."""
-    scores = importance.log1p()
-    if scores.numel() < 2 or not bool(scores.isfinite().all()):
-        return None
-    low, high = scores.min(), scores.max()
+def _normalise(importance: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """n in [0, 1] (B, T) float64, and the mask without the rows that have no spread to speak of."""
+    scores = importance.double().log1p()
+    finite = (scores.isfinite() | ~mask).all(1)
+    low = scores.masked_fill(~mask, torch.inf).amin(1)
+    high = scores.masked_fill(~mask, -torch.inf).amax(1)
     rounding = torch.finfo(torch.float64).eps * high.abs()
-    if high - low <= rounding:
-        return None
-    return (scores - low) / (high - low)
+    spread = finite & (mask.sum(1) > 1) & (high - low > rounding)
+    gated = mask & spread[:, None]
+    width = torch.where(spread, high - low, 1.0)
+    return torch.where(gated, (scores - low[:, None]) / width[:, None], 0.0), gated
+
+
+def _quantile(values: Tensor, mask: Tensor, q: float) -> Tensor:
+    """(B, 1) the q-quantile of each row's masked values, linear between neighbours; 0 where none are masked."""
+    ordered = values.masked_fill(~mask, torch.inf).sort(1).values
+    place = q * (mask.sum(1, keepdim=True) - 1).clamp(min=0).double()
+    below = ordered.gather(1, place.floor().long())
+    above = ordered.gather(1, place.ceil().long())
+    between = torch.lerp(below, above, place - place.floor())
+    return torch.where(mask.any(1, keepdim=True), between, 0.0)
