@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tokencredit.credit import Options
 from tokencredit.errors import UsageError
 
 _OWN = ("seed", "step", "pad_token_id")
 
 
-def names(text: str, flag: str) -> list[str]:
+def split_names(text: str, flag: str) -> list[str]:
     """The names between the commas, each once.
 
     Raises:
@@ -32,6 +31,8 @@ def parse_options(pairs: Sequence[str], flag: str) -> dict[str, Any]:
     Raises:
         UsageError: no such option, or a value that it cannot have.
     """
+    from tokencredit.credit import Options
+
     defaults = {field.name: field.default for field in dataclasses.fields(Options) if field.name not in _OWN}
     given = {}
     for text in pairs:

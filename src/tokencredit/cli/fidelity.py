@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokencredit.cli import OneLineParser, package_version
+from tokencredit.cli.credit_options import check_target, parse_options, split_names
 from tokencredit.cli.fidelity_subjects import MOST_TOKENS, WARM, subjects_of
 from tokencredit.cli.libraries import prepare_libraries
 from tokencredit.errors import UsageError
@@ -193,8 +194,6 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 def _check_targets(arguments: argparse.Namespace) -> None:
     """Before anything is computed: files that cannot be written, and a folder that holds something else."""
-    from tokencredit.cli.credit_options import check_target
-
     if arguments.json:
         check_target(Path(arguments.json))
     if not arguments.out:
@@ -210,12 +209,13 @@ def _check_targets(arguments: argparse.Namespace) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:
-    from tokencredit.cli.credit_options import names, parse_options
     from tokencredit.credit import Options
     from tokencredit.fidelity.run import Plan, with_baselines
 
     common = parse_options(arguments.option, "--option")
-    contenders = [_contender(text, common, arguments.seed) for text in names(arguments.credit, "--credit")]
+    contenders = [
+        _contender(text, common, arguments.seed) for text in split_names(arguments.credit, "--credit")
+    ]
     options = Options(**common, seed=arguments.seed)
     return Plan(
         contenders=with_baselines(contenders, options),
@@ -229,7 +229,6 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 
 def _contender(text: str, common: Mapping[str, Any], seed: int) -> Contender:
     """A strategy as `NAME` or `NAME:OPTION=VALUE:...`."""
-    from tokencredit.cli.credit_options import parse_options
     from tokencredit.credit import Options, get_strategy
     from tokencredit.fidelity.run import Contender
 

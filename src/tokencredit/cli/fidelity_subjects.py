@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokencredit.cli.credit_options import device, split_names
 from tokencredit.errors import UsageError
 from tokencredit.tasks import HELD_OUT, TASKS, get_task
 
@@ -28,13 +29,11 @@ def subjects_of(arguments: argparse.Namespace) -> list[Subject]:
     """
     if not arguments.task:
         return [_data_subject(arguments)]
-    from tokencredit.cli.credit_options import names
-
-    tasks = names(arguments.task, "--task")
+    tasks = split_names(arguments.task, "--task")
     for task in tasks:
         get_task(task)
     found = []
-    for policy in names(arguments.policy, "--policy"):
+    for policy in split_names(arguments.policy, "--policy"):
         for task in tasks if policy == WARM else _tasks_of(policy, tasks):
             found.append(_task_subject(arguments, task, policy))
     return found
@@ -107,7 +106,6 @@ def _data_subject(arguments: argparse.Namespace) -> Subject:
 
 
 def _load(arguments: argparse.Namespace, name: str) -> tuple[Any, Any]:
-    from tokencredit.cli.credit_options import device
     from tokencredit.cli.models import load_model
 
     model, tokenizer = load_model(name, dtype=arguments.dtype)
