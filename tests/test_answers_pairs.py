@@ -7,6 +7,13 @@ import pytest
 from tokencredit.answers import check_gold, verify
 
 RIGHT = r"""
+\$5 per hour | 5
+\$5 each | 5
+a^2+b^2=25 | 25
+100m+n=625 | 625
+x=y=5 | 5
+4,6 | 5\pm 1
+5' | 5
 x+1e3 | x+1000
 90^\circ, 90^\circ | $\angle B E A_{1}=90$,$\angle A E B_{1}=90$
 \frac{10^5 L_\odot}{0.007 c^2 M_\odot^6}M^6 | \frac{dM}{dt}=\frac{10^{5} L_{\odot}}{0.007 c^{2} M_{\odot}^{6}} M^{6}
@@ -194,6 +201,20 @@ n!(n+1) | (n+1)!
 12\ \text{or}\ 13 | 12, 13
 """
 WRONG = r"""
+\$5k | 5
+5 \text{ or so} | 5
+5k | 5
+5 \text{ dozen} | 5
+5 \text{ hundred} | 5
+2x+3=7 | 7
+x=2y | 2
+5\pm 0.1 | 5
+5^{\circ}30' | 5.5
+5! | 5
+5^* | 5
+5) | 5
+5\\ | 5
+5 \text{ times} | 5
 e11 | 1e11
 x+0.1234567890123456789012 | x+0.1234567890123456789013
 x^2+1e-30 | x^2

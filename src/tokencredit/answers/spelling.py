@@ -112,7 +112,7 @@ _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [
         (r"'", r"^{\\prime}"),
         (r"\\(?:text|mathrm)\s*\{\s*(?:percent|\\?%)\s*\}|\\?%|\bpercent\b", r"\\text{percent}"),
         (
-            rf"(?<![\w}}\\])(-?)(\\?[$]|[€£¥])\s*({_DIGITS}|\\frac\{{\d+\}}\{{\d+\}})",
+            rf"(?<![\w}}\\])(-?)(\\?[$]|[€£¥])\s*({_DIGITS}|\\frac\{{\d+\}}\{{\d+\}})(?![\d.,]*[A-Za-z])",
             lambda m: f"{m[1]}{m[3]}\\text{{{_CURRENCIES[m[2][-1]]}}}",
         ),
         (

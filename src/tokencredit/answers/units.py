@@ -105,7 +105,7 @@ def split_unit(text: str) -> tuple[str, str] | None:
     if match is None or (match.re is _CHINESE and _CHINESE_VALUES.search(match[2])):
         return None
     body, unit = match[1].strip(), match[2]
-    if _NO_UNIT.search(TEXT.sub(r" \1 ", unit)) or body.count("{") != body.count("}"):
+    if ";" in unit or _NO_UNIT.search(TEXT.sub(r" \1 ", unit)) or body.count("{") != body.count("}"):
         return None
     if len(body) == 1 or re.search(r"\d|\\(?!text)", body):
         return body, unit
