@@ -43,6 +43,9 @@ class Job(Protocol):
 class Launcher(Protocol):
     """Where processes run; handles are its own."""
 
+    def keep_open(self, descriptor: int) -> None:
+        """Lets processes of this machine inherit a file descriptor."""
+
     def start(self, command: Sequence[str], log: Path) -> Any: ...
 
     def exit_code(self, handle: Any) -> int | None:
@@ -59,12 +62,14 @@ class Local:
 
     Args:
         environment: added to that of this process.
-        keep_open: file descriptors that they inherit.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None, keep_open: Sequence[int] = ()) -> None:
-        self.environment = {**os.environ, **(environment or {})}
-        self.keep_open = tuple(keep_open)
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = {**os.environ, **environment}
+        self.inherited: tuple[int, ...] = ()
+
+    def keep_open(self, descriptor: int) -> None:
+        self.inherited = (descriptor,)
 
     def start(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         with open(log, "ab") as output:
@@ -74,7 +79,7 @@ class Local:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=self.environment,
-                pass_fds=self.keep_open,
+                pass_fds=self.inherited,
                 process_group=0,
             )
 
@@ -112,6 +117,9 @@ class OnRay:
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UsageError(f"cannot reach a Ray cluster: {error}") from error
         self.work = ray.remote(**resources)(perform)
+
+    def keep_open(self, descriptor: int) -> None:
+        """Nothing: the cluster's workers end their processes with the call."""
 
     def start(self, command: Sequence[str], log: Path) -> Any:
         return self.work.remote(list(command), str(log.absolute()), self.environment, self.folder)

@@ -21,9 +21,9 @@ PARTS = {
 NONE = "–"
 
 
-def all_tables(compared: Mapping[str, Any]) -> list[Table]:
-    """Every table of a comparison, the levels first."""
-    tables = [levels(compared), *differences(compared), by_warm_start(compared), seconds(compared)]
+def all_tables(compared: Mapping[str, Any], *, full: bool = True) -> list[Table]:
+    """Every table of a comparison, the levels first; without `full`, differences with their t interval alone."""
+    tables = [levels(compared), *differences(compared, full=full), by_warm_start(compared), seconds(compared)]
     return [table for table in [*tables, over_time(compared)] if table.rows]
 
 
@@ -44,7 +44,7 @@ def _level(found: Mapping[str, Any] | None) -> str:
     return f"{found['mean'] * 100:.1f}{between}, {found['interquartile_mean'] * 100:.1f}"
 
 
-def differences(compared: Mapping[str, Any]) -> list[Table]:
+def differences(compared: Mapping[str, Any], *, full: bool = True) -> list[Table]:
     """One table an arm: what it has more than the first, in points, by measure.
 
     IQM is the interquartile mean; of a true difference as large as the one under "80% seen", 80% of comparisons like
@@ -59,8 +59,13 @@ def differences(compared: Mapping[str, Any]) -> list[Table]:
             if found is not None:
                 rows.append([measure["label"], *_difference(found)])
                 pairs = found["pairs"]
-        tables.append(Table(f"{arm} against {compared['arms'][0]}, {pairs} pairs", columns, rows))
+        title = f"{arm} against {compared['arms'][0]}, {pairs} pair{'' if pairs == 1 else 's'}"
+        tables.append(Table(title, columns, rows) if full else _without_details(title, columns, rows))
     return tables
+
+
+def _without_details(title: str, columns: list[str], rows: list[list[str]]) -> Table:
+    return Table(title, [*columns[:2], columns[-1]], [[*row[:3], row[-1]] for row in rows])
 
 
 def _difference(found: Mapping[str, Any]) -> list[str]:
