@@ -80,10 +80,12 @@ def test_the_budget_fits_half_of_the_free_memory(monkeypatch):
     assert Policy(model).token_budget == 200
     monkeypatch.setattr(memory, "_free_bytes", lambda device: 0)
     assert Policy(model).token_budget == memory.LEAST_TOKENS
-    monkeypatch.setattr(memory, "_free_bytes", lambda device: 1 << 40)
-    assert Policy(model).token_budget == memory.CPU_TOKENS
-    monkeypatch.setattr(memory, "_free_bytes", lambda device: None)
-    assert Policy(model).token_budget == memory.CPU_TOKENS
+    for plenty in (1 << 40, None):
+        monkeypatch.setattr(memory, "_free_bytes", lambda device, plenty=plenty: plenty)
+        assert Policy(model).token_budget == memory.CPU_TOKENS[1]
+    # 1 << 25 bytes hold 195 tokens of a layer that is so much wider: not fewer than the least.
+    model.config.intermediate_size = 10_666
+    assert Policy(model).token_budget == memory.CPU_TOKENS[0]
 
 
 def test_a_graph_keeps_about_the_bytes_per_token():

@@ -6,7 +6,8 @@ import torch
 
 from tokencredit.calling import Caller
 
-CPU_TOKENS = 1024  # beyond it a CPU core gets no faster
+CPU_BYTES = 1 << 25  # of one layer's activations: a core gets no faster beyond what its cache holds
+CPU_TOKENS = (512, 4096)  # but weights are read once a pass, and a pass has its fixed cost
 DEVICE_TOKENS = 16384
 LEAST_TOKENS = 64
 
@@ -14,7 +15,10 @@ LEAST_TOKENS = 64
 def found_budget(caller: Caller) -> int:
     """Tokens in one pass: what keeps the device busy, if half of its free memory holds it."""
     device = caller.device
-    most = CPU_TOKENS if device.type == "cpu" else DEVICE_TOKENS
+    most = DEVICE_TOKENS
+    if device.type == "cpu":
+        fewest, most = CPU_TOKENS
+        most = max(fewest, min(most, CPU_BYTES // _bytes_in_layer(caller)))
     free = _free_bytes(device)
     if free is None:
         return most
@@ -22,15 +26,17 @@ def found_budget(caller: Caller) -> int:
 
 
 def bytes_per_token(caller: Caller) -> int:
-    """What a token of a pass with gradient keeps, about: per layer eight hidden states and four of the feed-forward's
-    width."""
-    config = caller.config
+    """What a token of a pass with gradient keeps, about."""
+    return (getattr(caller.config, "num_hidden_layers", None) or 1) * _bytes_in_layer(caller)
+
+
+def _bytes_in_layer(caller: Caller) -> int:
+    """Of a token: eight hidden states and four of the feed-forward's width."""
     hidden = caller.embedding_width
-    layers = getattr(config, "num_hidden_layers", None) or 1
-    wide = getattr(config, "intermediate_size", None) or 4 * hidden
+    wide = getattr(caller.config, "intermediate_size", None) or 4 * hidden
     wide = max(wide) if isinstance(wide, (list, tuple)) else wide
     itemsize = 2 if caller.half_precision else caller.dtype.itemsize
-    return layers * itemsize * (8 * hidden + 4 * wide)
+    return itemsize * (8 * hidden + 4 * wide)
 
 
 def _free_bytes(device: torch.device) -> int | None:

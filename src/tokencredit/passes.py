@@ -146,7 +146,10 @@ class PackedRows:
         row_of = edits.rows.tolist()
         order = sorted(range(len(segments)), key=lambda n: _shape(segments[n], row_of[n]))
         limit = budget.reads(batch.read_mask.shape[1], self.caller.vocabulary)
-        for run in self.ranks.in_step(parts([segments[n].size for n in order], budget.tokens, limit)):
+        # Kept keys and values take their part of the budget, so that longer rows don't take more memory.
+        kept = sum(segment.size for segment in [*_distinct(prompts), *completions])
+        tokens = max(budget.tokens - kept, budget.tokens // 2)
+        for run in self.ranks.in_step(parts([segments[n].size for n in order], tokens, limit)):
             if run is None:
                 self.caller.empty()
                 continue
@@ -212,6 +215,8 @@ def _whole_numbers(values: list[int], device: torch.device) -> Tensor:
 
 def _outcome(found: Tensor, mask: Tensor, targets: Tensor) -> Outcome:
     """Logits (reads, V) in the rows and columns that were read."""
+    if mask.all():
+        return Outcome(found.view(*mask.shape, found.shape[-1]), mask, targets)
     logits = found.new_zeros(*mask.shape, found.shape[-1])
     logits[mask] = found
     return Outcome(logits, mask, targets)

@@ -34,7 +34,7 @@ from tokencredit.rollouts import Rollouts
 
 logger = logging.getLogger(__name__)
 
-LOGITS_PER_TOKEN = 4096  # numbers among a pass's logits, for each token of its budget
+LOGITS_PER_TOKEN = 2048  # numbers among a pass's logits, for each token of its budget
 
 
 # Whether a model may run packed rows, and padded ones: found out when first needed.

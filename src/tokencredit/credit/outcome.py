@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tokencredit.errors import UsageError
 
-_BLOCK = 1 << 19  # numbers, 4 MB in float64
+_BLOCK = 1 << 18  # numbers, 2 MB in float64
 
 
 @dataclass(frozen=True)
@@ -83,29 +83,43 @@ def divergence(clean: Outcome, changed: Outcome, mode: str) -> Tensor:
     """
     # A few rows at a time: float64 copies of more would leave the processor's cache.
     few = max(1, _BLOCK // max(1, changed.logits[:1].numel()))
-    parts = torch.arange(changed.logits.shape[0], device=changed.logits.device).split(few)
+    shared = _reference(clean, mode) if clean.logits.shape[0] == 1 else None
     found = []
-    for part in parts:
+    for part in torch.arange(changed.logits.shape[0], device=changed.logits.device).split(few):
         block = Outcome(changed.logits[part], changed.mask[part], changed.targets[part])
-        reference = clean if clean.logits.shape[0] == 1 else clean.select(part)
-        found.append(_divergence(reference, block, mode))
+        found.append(_divergence(shared or _reference(clean.select(part), mode), block, mode))
     return torch.cat(found) if found else changed.logits.new_zeros(0, dtype=torch.float64)
 
 
-def _divergence(clean: Outcome, changed: Outcome, mode: str) -> Tensor:
+@dataclass(frozen=True)
+class _Reference:
+    """The clean side: logits z0 (B, K', V) and weights, p0 = softmax z0, log sum exp z0, the answer's ids (B, K)."""
+
+    logits: Tensor
+    weights: Tensor
+    p0: Tensor
+    logsumexp: Tensor
+    targets: Tensor
+
+
+def _reference(clean: Outcome, mode: str) -> _Reference:
+    logits, weights = _logits(clean, mode)
+    targets = clean.targets
     if mode == "answer_joint":
-        log_p0, weights = log_distribution(clean, mode)
-        log_p, changed_weights = log_distribution(changed, mode)
-        targets = torch.where(clean.targets < 0, clean.logits.argmax(-1), clean.targets)
-        before = answer_log_prob(log_p0, weights, targets)
-        return before - answer_log_prob(log_p, changed_weights, targets.expand(log_p.shape[:2]))
-    # KL(p0 || p) = lse z - lse z0 - sum p0 (z - z0) with logits z, z0: log p is never held, and equal logits give 0.
-    z0, weights = _logits(clean, mode)
-    z, _ = _logits(changed, mode)
-    p0 = z0.softmax(-1)
-    moved = z - z0
-    impossible = z0.isneginf()  # contributes 0, not NaN
+        targets = torch.where(targets < 0, clean.logits.argmax(-1), targets)
+    return _Reference(logits, weights, logits.softmax(-1), logits.logsumexp(-1), targets)
+
+
+def _divergence(clean: _Reference, changed: Outcome, mode: str) -> Tensor:
+    z, weights = _logits(changed, mode)
+    logsumexp = z.logsumexp(-1)
+    if mode == "answer_joint":
+        before = answer_log_prob(clean.logits - clean.logsumexp[..., None], clean.weights, clean.targets)
+        return before - answer_log_prob(z - logsumexp[..., None], weights, clean.targets.expand(z.shape[:2]))
+    # KL(p0 || p) = lse z - lse z0 - sum p0 (z - z0): log p is never held, and equal logits give 0.
+    moved = z - clean.logits
+    impossible = clean.logits.isneginf()  # contributes 0, not NaN
     if impossible.any():
         moved = moved.masked_fill(impossible, 0.0)
-    mean = torch.einsum("bkv,bkv->bk", p0.expand_as(moved), moved)
-    return (weights * (z.logsumexp(-1) - z0.logsumexp(-1) - mean)).sum(1)
+    mean = torch.einsum("bkv,bkv->bk", clean.p0.expand_as(moved), moved)
+    return (clean.weights * (logsumexp - clean.logsumexp - mean)).sum(1)
