@@ -126,6 +126,14 @@ def test_a_short_file_is_said(cli, model, rows):
     assert "rows.jsonl has 8 problems, not 10" in outcome.err
 
 
+def test_names_of_files_are_text(cli, model, rows):
+    rows = rows.rename(rows.with_name("[red]\x1b[2J.jsonl"))
+    flags = ("--model", model, "--data", rows, "--prompt_template", "{problem}", "--marker", "ans")
+    outcome = cli("fidelity", *flags, "--completions", 2, "--no_reference", "--draws", 1)
+    assert outcome.code == 0
+    assert "[red]⟨U+001B⟩[2J.jsonl" in outcome.out
+
+
 def test_options_for_one_and_for_all(cli):
     def options(*flags) -> dict:
         cli(

@@ -7,10 +7,9 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from tokencredit.credit import TokenCredit
-from tokencredit.fidelity.ranking import top
+from tokencredit.fidelity.ranking import Figures, Vector, top
 from tokencredit.fidelity.scores import magnitude
 
-Figures = dict[str, float | None]
 TOP = 0.1
 
 
@@ -45,7 +44,7 @@ def agreement(found: TokenCredit, reference: TokenCredit, mask: Tensor) -> list[
     return rows
 
 
-def _ranks(found: np.ndarray, reference: np.ndarray) -> Figures:
+def _ranks(found: Vector, reference: Vector) -> Figures:
     if not (np.isfinite(found).all() and np.isfinite(reference).all()):
         return {"spearman": None, "top_overlap": None}
     constant = np.ptp(found) == 0 or np.ptp(reference) == 0

@@ -7,9 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tokencredit.fidelity.ranking import Vector, auroc, average_precision, precision_at_positives
-
-Figures = dict[str, float | None]
+from tokencredit.fidelity.ranking import (
+    Figures,
+    Vector,
+    auroc,
+    average_precision,
+    precision_at_positives,
+)
 
 
 def path_figures(scores: Vector, on_path: Sequence[bool]) -> Figures:

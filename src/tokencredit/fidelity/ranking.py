@@ -7,6 +7,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
 Vector = NDArray[np.float64]
+Figures = dict[str, float | None]
+"""Figures of one completion by name; None where it has none."""
 
 
 def auroc(scores: ArrayLike, positives: ArrayLike) -> float | None:

@@ -7,6 +7,9 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
+
+from tokencredit.report.text import visible
 
 Result = Mapping[str, Any]
 
@@ -50,8 +53,7 @@ def tables(result: Result) -> list[Table]:
 
 
 def _metrics(result: Result, columns: Mapping[str, str], title: str, *, seconds: bool = False) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("strategy", no_wrap=True)
+    table = _empty(title)
     strategies = result["strategies"]
     kept = {
         name: head for name, head in columns.items() if any(name in s["metrics"] for s in strategies.values())
@@ -62,19 +64,29 @@ def _metrics(result: Result, columns: Mapping[str, str], title: str, *, seconds:
         table.add_column("ms a completion", justify="right")
     for name, found in strategies.items():
         cells = [cell(found["metrics"].get(metric)) for metric in kept]
-        table.add_row(name, *cells, *([f"{1000 * found['seconds_per_completion']:.1f}"] if seconds else []))
+        table.add_row(
+            Text(visible(name)),
+            *cells,
+            *([f"{1000 * found['seconds_per_completion']:.1f}"] if seconds else []),
+        )
     return table
 
 
 def _roles(result: Result, figure: str, title: str) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("strategy", no_wrap=True)
+    table = _empty(title)
     first = next(iter(result["strategies"].values()))["by_role"]
     roles = [role for role in first if role not in _WITHOUT_REASONING]
     for role in roles:
         table.add_column(role, justify="right")
     for name, found in result["strategies"].items():
-        table.add_row(name, *(cell(found["by_role"][role][figure]) for role in roles))
+        table.add_row(Text(visible(name)), *(cell(found["by_role"][role][figure]) for role in roles))
+    return table
+
+
+def _empty(title: str) -> Table:
+    """Names of files and strategies are text, not markup."""
+    table = Table(title=Text(visible(title), style="bold"), box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("strategy", no_wrap=True)
     return table
 
 
