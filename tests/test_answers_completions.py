@@ -58,6 +58,7 @@ COMPLETIONS = [
     ("\\boxed{3} so \\boxed{7", "3", "no-answer"),
     ("<answer>7", "7", "no-answer"),
     ("\\boxed{3}? <answer>7", "3", "no-answer"),
+    ("İİİ \\boxed{3}? <answer>7", "3", "no-answer"),
     ("In <answer> tags: <answer>7</answer>", "7", "right"),
     # retracted
     ("\\boxed{12}. Wait, I forgot the endpoints. The answer is 14.", "12", "wrong"),

@@ -12,6 +12,7 @@ __all__ = ["MATH", "Answer", "extract", "opens_thinking"]
 
 _TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
 _OPEN_TAG = re.compile(r"<answer>(?!\s*(?:tags?\b|and\b|\W*</?answer>))", re.IGNORECASE)
+_CLOSE_TAG = re.compile(r"</answer>", re.IGNORECASE)
 _ENDING = r"(?:<\|[^|>\n]*\|>|</?(?:s|eos|bos|pad|answer|think|end_of_turn|start_of_turn|im_end)>|</[a-z_]+>)"
 _HASHES = re.compile(
     rf"(?:^|(?<=<answer>))[ \t]*####[ \t]*(?=[^A-Za-z\s#]|\S+(?:\s|{_ENDING})*\Z)(?!\d+[.)][ \t]+[A-Za-z])",
@@ -138,9 +139,9 @@ def _explicit(text: str, start: int) -> tuple[Answer | None, int]:
             continue
         if tagged and (found is None or tagged.marker_start > found.marker_start):
             found = _narrowed(text, tagged)
-    opening = text.lower().rfind("<answer>")
-    if opening >= start and text.lower().find("</answer>", opening) < 0 and _OPEN_TAG.match(text, opening):
-        cut_off = max(cut_off, opening)
+    opened = [match.start() for match in _OPEN_TAG.finditer(text, start)]
+    if opened and not _CLOSE_TAG.search(text, opened[-1]):
+        cut_off = max(cut_off, opened[-1])
     return found, cut_off
 
 

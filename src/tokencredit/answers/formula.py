@@ -57,12 +57,12 @@ def prepared(text: str, whose: str) -> str:
         raise UnjudgedError(f"the brackets of the {whose} do not match or are nested more than {DEPTH} deep")
     if text.count("|") > REPEATED or len(re.findall(r"\\(?:log|ln)(?![A-Za-z])", text)) > REPEATED:
         raise UnjudgedError(f"the {whose} has more than {REPEATED} logarithms or bars")
+    text = re.sub(r"(?<=\d)[eE]([+-]?\d+)", r"\\times 10^{\1}", text)
     _check_size(text, whose)
     text = re.sub(r"(\\(?:text|mathrm|mathbf))\s+\{", r"\1{", text).replace(";", ",")
     text = re.sub(r"_(?:\{\\(max|min|odot|infty)\s*\}|\\(max|min|odot|infty)(?![A-Za-z]))", r"_{\1\2}", text)
     text = re.sub(r"\\(?:vec|mathbf|overrightarrow)\s*\{?\s*([ijk])\s*\}?(?![A-Za-z])", r"v_{\1}", text)
     text = TEXT.sub(lambda m: _symbol(m[1]), text)
-    text = re.sub(r"(?<=\d)[eE]([+-]?\d+)", r"\\times 10^{\1}", text)
     text = re.sub(r"\\langle", "(", re.sub(r"\\rangle", ")", text))
     text = re.sub(r"\\[A-Za-z]+|E(?:_(?:\{(\w+)\}|(\w)))?", _rename_e, text)
     text = re.sub(r"_(\w)(?!\w)", r"_{\1}", text)
