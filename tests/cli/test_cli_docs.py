@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tokencredit.cli import COMMANDS, arguments, attribute, demo, evaluate, fidelity, verify
+from tokencredit.cli import COMMANDS, arguments, attribute, compare, demo, evaluate, fidelity, verify
 from tokencredit.trl import OARConfig
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -29,7 +29,7 @@ def all_names(parser: ArgumentParser) -> list[str]:
     return [action.dest for action in parser._actions if action.dest != "help"]
 
 
-@pytest.mark.parametrize("command", ["train", "attribute", "evaluate", "fidelity", "verify", "demo"])
+@pytest.mark.parametrize("command", ["train", "attribute", "evaluate", "fidelity", "compare", "verify", "demo"])
 def test_flags_and_their_help(command):
     if command == "train":
         parser: ArgumentParser = arguments.build_parser()
@@ -39,6 +39,7 @@ def test_flags_and_their_help(command):
             "attribute": attribute,
             "evaluate": evaluate,
             "fidelity": fidelity,
+            "compare": compare,
             "verify": verify,
             "demo": demo,
         }
