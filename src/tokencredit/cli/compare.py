@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tokencredit.compare.launch import Launcher
 
 JSON, PAGE = "compare.json", "compare.html"
-WIDTH = 130  # that tables with all columns take
+WIDTH = 140  # that tables with all columns take
 PROBLEMS = 2560
 """Their share of right ones has a standard error of 1 / (2 sqrt(2560)) = 0.99 points at most."""
 

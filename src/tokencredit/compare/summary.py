@@ -127,9 +127,9 @@ def _compared(measure: Measure, arms: Sequence[str]) -> dict[str, Any]:
             "bootstrap_interval": interval,
             "p": test.p,
             "p_adjusted": adjusted[arm],
-            "detectable": None
-            if test.sd is None
-            else statistics.detectable_difference(test.sd, test.pairs, LEVEL / (len(arms) - 1)),
+            "detectable": statistics.detectable_difference(test.sd, test.pairs, LEVEL / (len(arms) - 1))
+            if test.sd
+            else None,
             "by_warm_start": {str(w): _mean(each) for w, each in by_warm_start(differences[arm]).items()},
             "words": in_words(test.mean, adjusted[arm], interval, test.pairs),
         }

@@ -75,7 +75,7 @@ def _difference(found: Mapping[str, Any]) -> list[str]:
         _interval(found["t_interval"]),
         _interval(found["bootstrap_interval"]),
         points(found["interquartile_mean"]),
-        NONE if adjusted is None else f"{adjusted:.3f}",
+        NONE if adjusted is None else "< 0.001" if adjusted < 0.001 else f"{adjusted:.3f}",
         NONE if detectable is None else f"{detectable * 100:.1f}",
         found["words"],
     ]
