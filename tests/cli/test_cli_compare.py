@@ -248,6 +248,14 @@ def test_settings_from_a_file(cli, processes):
     assert {flag(command, "config") for command in commands} == {"run.yaml"}
 
 
+@pytest.mark.parametrize("setting", ["save_total_limit: 1", "save_only_model: true", "overwrite: true"])
+def test_settings_from_a_file_that_cannot_be(cli, processes, setting):
+    Path("run.yaml").write_text(f"task: query\n{setting}\n")
+    outcome = cli("compare", "--config", "run.yaml", "--out", "c")
+    assert outcome.code == 2
+    assert f"compare sets --{setting.split(':')[0]} of each run itself" in outcome.error
+
+
 def test_threads_of_several_processes(cli, processes, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     cli(*SHORT, "--jobs", 2)

@@ -75,6 +75,12 @@ def test_a_failure_is_told_and_the_others_go_on(tmp_path):
     assert len(bad.started) == 1 and good.next_command() is None
 
 
+def test_what_is_refused_once_is_not_tried_with_all(tmp_path):
+    jobs = [Script(name, tmp_path, ["echo no reward function; exit 2"]) for name in "abc"]
+    assert work_through(jobs, Local({}), 1, lambda _: None) == {"a": "no reward function (exit code 2)"}
+    assert jobs[1].started == []
+
+
 def test_a_killed_process_is_started_once_more(tmp_path):
     once = Script("once", tmp_path, ["[ -e seen ] && touch $done && exit; touch seen; kill -9 $$"])
     always = Script("always", tmp_path, ["kill -9 $$"])

@@ -96,8 +96,11 @@ def test_the_words_follow(compared):
     assert measure["differences"]["random"]["words"] == "no difference shown"
     assert compared["measures"]["final_greedy"]["differences"]["oar-g"]["words"] == "no difference shown"
     said = " ".join(compared["verdict"])
-    assert "oar-g against uniform, final, temperature 1: +10.2 (95% +9.4 to +10.9, 10 pairs); higher." in said
-    assert "random against uniform, final, temperature 1: −0.3" in said
+    assert (
+        "oar-g against uniform, after 10 steps, temperature 1: +10.2 (95% +9.4 to +10.9, 10 pairs); higher."
+        in said
+    )
+    assert "random against uniform, after 10 steps, temperature 1: −0.3" in said
     random = compared["measures"]["final_sampled"]["differences"]["random"]
     assert (
         f"a true difference of {random['detectable'] * 100:.1f} would show in 4 of 5 such comparisons" in said
@@ -179,7 +182,7 @@ def test_tables(compared):
         "random against uniform, 10 pairs",
     ]
     levels = next(iter(tables.values())).rows[0]
-    assert levels[0] == "final, temperature 1" and levels[1].startswith("61.0 [")
+    assert levels[0] == "after 10 steps, temperature 1" and levels[1].startswith("61.0 [")
     row = tables["oar-g against uniform, 10 pairs"].rows[0]
     assert row[1:3] == ["+10.2", "+9.4 to +10.9"] and row[-1] == "higher"
     assert tables["Difference to uniform in points, by warm start"].rows[0][1:] == ["+10.2", "+10.2"]

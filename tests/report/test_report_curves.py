@@ -57,6 +57,19 @@ def test_runs_differ_by_dash_and_label():
     assert svg.get("aria-label") == "reward against step: oar-g from 0.1 to 0.9; uniform from 0.1 to 0.9"
 
 
+def test_bands_lie_behind_their_lines_within_the_axes():
+    lines = {"a": [(0, 1.0), (1, 2.0)], "b": [(0, 1.0), (1, 2.0)]}
+    svg = ElementTree.fromstring(chart_svg("reward", lines, {"b": [(0, 0.0, 3.0), (1, 1.0, 4.0)], "a": []}))
+    band, *rest = svg.iter("path")
+    assert [path.get("class") for path in (band, *rest)] == ["band line-1", "mean line-0", "mean line-1"]
+    corners = [tuple(map(float, corner.split())) for corner in band.get("d")[1:].split("L")]
+    left, right, top, bottom = corners[0][0], corners[1][0], corners[1][1], corners[3][1]
+    assert [x for x, _ in corners] == [left, right, right, left]
+    assert corners[0][1] == pytest.approx(bottom - 3 / 4 * (bottom - top), abs=0.1)  # heights 3, 4, 1, 0
+    assert corners[2][1] == pytest.approx(bottom - 1 / 4 * (bottom - top), abs=0.1)
+    assert top == pytest.approx(12, abs=0.1)
+
+
 def test_constant_and_single_points_are_drawn():
     ElementTree.fromstring(chart_svg("loss", {"a": [(1, 0.0), (2, 0.0)]}))
     svg = ElementTree.fromstring(chart_svg("loss", {"a": [(1, 0.25)]}))

@@ -170,6 +170,13 @@ def prepare(own: argparse.Namespace, flags: list[str]) -> Comparison:
     steps = ["--max_steps", str(own.steps)] if own.steps else []
     parsed = [parse_arguments([*flags, *given, *steps, "--credit", arm]) for arm in arms]
     train = parsed[0]
+    for part, names in (
+        (train.run, ("resume", "overwrite")),
+        (train.training, ("save_total_limit", "save_only_model")),
+    ):
+        for name in names:
+            if getattr(part, name):  # from the file: as flags they are refused above
+                raise UsageError(f"compare sets --{name} of each run itself: {_OURS[name]}")
     if train.training.max_steps < 1:
         raise UsageError("give --steps, so that all runs are equally long")
     if own.held_out is not None:

@@ -19,6 +19,8 @@ from tokencredit.errors import UsageError
 
 MOST_STARTS = 4
 """Of one job in one call: to train and to measure, and each once more after it was killed."""
+REFUSED = 2
+"""The exit code of what the user has to mend; the jobs still waiting would be refused as well, and are not begun."""
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 30.0
 """After a second interruption processes have this long to end."""
@@ -207,6 +209,8 @@ def work_through(jobs: Sequence[Job], launcher: Launcher, at_once: int, tell: Te
                 done += 1
                 if reason is not None:
                     failures[item.job.name] = reason
+                if code == REFUSED:
+                    waiting.clear()
                 seconds = time.monotonic() - item.began
                 said = "done" if reason is None else f"failed: {reason}"
                 tell(f"[{done} of {len(jobs)}] {item.job.name}: {said} ({seconds:.0f} s)")

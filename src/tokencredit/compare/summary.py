@@ -86,16 +86,20 @@ def measures(runs: Sequence[Finished], arms: Sequence[str]) -> dict[str, Measure
         clocks = {run.key: run.clock for run in runs}
         for way, label in WAYS.items():
             held = common[way].items()
-            found.append(Measure(f"final_{way}", f"final, {label}", {key: c[-1][1] for key, c in held}))
+            steps = max((curve[-1][0] for _, curve in held), default=0)
+            finals = {key: curve[-1][1] for key, curve in held}
+            found.append(Measure(f"final_{way}", f"after {steps:.0f} steps, {label}", finals))
             averages = {key: statistics.curve_average(curve) for key, curve in held}
-            found.append(Measure(f"average_{way}", f"average over training, {label}", averages))
+            found.append(Measure(f"average_{way}", f"average over {steps:.0f} steps, {label}", averages))
             at_time = {key: statistics.value_at_time(c, clocks[key], seconds) for key, c in held}
             found.append(Measure(f"equal_time_{way}", f"after {seconds:.0f} s, {label}", at_time))
     rewards = {run.key: list(run.metric(REWARD).values()) for run in runs}
     if all(rewards.values()):
         found.append(
             Measure(
-                "average_reward", "reward in training, average", {k: _mean(v) for k, v in rewards.items()}
+                "average_reward",
+                "reward in training, average over the steps",
+                {k: _mean(v) for k, v in rewards.items()},
             )
         )
         last = {key: _mean(values[-math.ceil(len(values) / 10) :]) for key, values in rewards.items()}
