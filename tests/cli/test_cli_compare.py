@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import SMALL, announce_answers
+from cli_helpers import SMALL, announce_answers, edit_json
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "compare"))
 from fake_runs import SECONDS, write_lines
@@ -297,6 +297,25 @@ def test_measuring_a_data_set_agrees_with_the_task(rows, model):
         text = tokenizer.decode(written[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
         right += task.reward([text], [row["answer"]])[0]
     assert lines[1]["accuracy"] == right / 8
+
+
+def test_adapters_are_merged_into_their_base(model, tmp_path):
+    """As checkpoints of LoRA training are, whatever their adapter_config.json calls the base."""
+    peft = pytest.importorskip("peft")
+    torch = pytest.importorskip("torch")
+    from tokencredit.tasks import get_task
+
+    base, tokenizer = get_task("query").load_policy()
+    settings = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    adapted = peft.get_peft_model(base, settings).eval()
+    adapted.save_pretrained(tmp_path / "adapter")
+    edit_json(tmp_path / "adapter" / "adapter_config.json", base_model_name_or_path="somewhere/else")
+    loaded, _ = held_out.load_policy(str(tmp_path / "adapter"), str(model))
+    ids = tokenizer("S1 7 + 5 ; ? S1", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(ids).logits, adapted(ids).logits)
+        plain = get_task("query").load_policy()[0](ids).logits
+    assert not torch.allclose(loaded(ids).logits, plain)
 
 
 def test_measuring_what_is_not_there(capsys):

@@ -89,6 +89,10 @@ def test_a_killed_process_is_started_once_more(tmp_path):
     assert list(failures) == ["always"] and "killed by signal 9 again" in failures["always"]
     assert len(once.started) == len(always.started) == 2
     assert "once: killed by signal 9; it goes on" in said[0]
+    later = Script(
+        "later", tmp_path, ["touch $done", "[ -e too ] && touch $done && exit; touch too; kill -9 $$"]
+    )
+    assert work_through([later], Local({}), 1, said.append) == {}
 
 
 def test_a_process_that_achieves_nothing_is_not_started_for_ever(tmp_path):

@@ -77,11 +77,7 @@ def _work(comparison: Comparison, launcher: Launcher, jobs: int) -> dict[str, st
 
 
 def conclude(comparison: Comparison, plan: dict[str, Any]) -> None:
-    """compare.json, compare.html and the tables, from whatever runs are finished.
-
-    Raises:
-        UsageError: none is.
-    """
+    """compare.json, compare.html and the tables, from whatever runs are finished; nothing where none is."""
     from rich.console import Console
 
     from tokencredit.compare.collect import read_finished

@@ -1,7 +1,7 @@
 """Processes for the jobs of a comparison, several at a time, here or on a Ray cluster.
 
-A job is asked for its next command until it has none. One that a signal killed from outside is asked once more within
-the same call; one that fails is left for the next call, and the others go on.
+A job is asked for its next command until it has none, also after a signal has killed its process, once. One that fails
+is left for the next call, and the others go on.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from tokencredit.errors import UsageError
 
 MOST_STARTS = 4
-"""Of one job in one call: to train and to measure, and each once more after it was killed."""
+"""Of one job in one call: to train and to measure, with room for one that was killed."""
 REFUSED = 2
 """The exit code of what the user has to mend; the jobs still waiting would be refused as well, and are not begun."""
 POLL_SECONDS = 0.1
@@ -163,10 +163,29 @@ def perform(command: Sequence[str], log: str, environment: Mapping[str, str], fo
 
 @dataclass
 class _Active:
+    """A job at work: its process, how many it has had, and how many of them a signal killed."""
+
     job: Job
-    handle: Any
-    starts: int
-    began: float
+    handle: Any = None
+    starts: int = 0
+    kills: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    def start_next(self, launcher: Launcher) -> bool:
+        """Whether there was something left to start."""
+        command = self.job.next_command()
+        if command is not None:
+            self.handle = launcher.start(command, self.job.log)
+            self.starts += 1
+        return command is not None
+
+    def failure(self, code: int) -> str | None:
+        """Why the job is not to be asked again after its process has ended so, None where it is."""
+        self.kills += code < 0
+        if code > 0 or self.kills > 1:
+            how = f"exit code {code}" if code > 0 else f"killed by signal {-code} again"
+            return f"{last_line(self.job.log) or 'it printed nothing'} ({how})"
+        return f"not finished after {self.starts} processes" if self.starts >= MOST_STARTS else None
 
 
 def work_through(jobs: Sequence[Job], launcher: Launcher, at_once: int, tell: Tell) -> dict[str, str]:
@@ -180,40 +199,33 @@ def work_through(jobs: Sequence[Job], launcher: Launcher, at_once: int, tell: Te
     """
     waiting, active = list(reversed(jobs)), list[_Active]()
     failures: dict[str, str] = {}
-    done = 0
-
-    def start(job: Job, starts: int) -> bool:
-        """Whether there was something left to start."""
-        command = job.next_command()
-        if command is None:
-            return False
-        active.append(_Active(job, launcher.start(command, job.log), starts + 1, time.monotonic()))
-        return True
-
     former = signal.signal(signal.SIGTERM, _interrupt)
     try:
         while waiting or active:
             while waiting and len(active) < at_once:
-                done += not start(waiting.pop(), 0)
+                item = _Active(waiting.pop())
+                if item.start_next(launcher):
+                    active.append(item)
             time.sleep(POLL_SECONDS)
             for item in list(active):
                 code = launcher.exit_code(item.handle)
                 if code is None:
                     continue
-                active.remove(item)
-                reason = _failure(item, code)
+                reason = item.failure(code)
                 if reason is None and code != 0:
                     tell(f"{item.job.name}: killed by signal {-code}; it goes on from what it has saved")
-                if reason is None and start(item.job, item.starts):
+                if reason is None and item.start_next(launcher):
                     continue
-                done += 1
+                active.remove(item)
                 if reason is not None:
                     failures[item.job.name] = reason
                 if code == REFUSED:
                     waiting.clear()
-                seconds = time.monotonic() - item.began
                 said = "done" if reason is None else f"failed: {reason}"
-                tell(f"[{done} of {len(jobs)}] {item.job.name}: {said} ({seconds:.0f} s)")
+                done = len(jobs) - len(waiting) - len(active)
+                tell(
+                    f"[{done} of {len(jobs)}] {item.job.name}: {said} ({time.monotonic() - item.began:.0f} s)"
+                )
     except KeyboardInterrupt:
         _stop_all([item.handle for item in active], launcher, tell)
         raise
@@ -224,16 +236,6 @@ def work_through(jobs: Sequence[Job], launcher: Launcher, at_once: int, tell: Te
 
 def _interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
-
-
-def _failure(item: _Active, code: int) -> str | None:
-    """Why the job is not to be asked again, None where it is."""
-    if code > 0 or (code < 0 and item.starts > 1):
-        how = f"exit code {code}" if code > 0 else f"killed by signal {-code} again"
-        return f"{last_line(item.job.log) or 'it printed nothing'} ({how})"
-    if item.starts >= MOST_STARTS:
-        return f"not finished after {item.starts} processes"
-    return None
 
 
 def last_line(path: Path) -> str:
