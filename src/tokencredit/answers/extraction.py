@@ -11,7 +11,7 @@ from tokencredit.answers.retraction import is_placeholder, is_plain_value, taken
 __all__ = ["MATH", "Answer", "extract", "opens_thinking"]
 
 _TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
-_OPEN_TAG = re.compile(r"<answer>(?!\s*(?:tags?\b|and\b|\W*</?answer>))", re.IGNORECASE)
+_OPEN_TAG = re.compile(r"<answer>(?!\s{0,9}(?:tags?\b|and\b)|\W{0,9}</?answer>)", re.IGNORECASE)
 _CLOSE_TAG = re.compile(r"</answer>", re.IGNORECASE)
 _ENDING = r"(?:<\|[^|>\n]*\|>|</?(?:s|eos|bos|pad|answer|think|end_of_turn|start_of_turn|im_end)>|</[a-z_]+>)"
 _HASHES = re.compile(
@@ -30,7 +30,7 @@ _PHRASE = re.compile(
 MATH = re.compile(r"\$\$(.+?)\$\$|\$(?=\S)([^$\n]*[^$\s])\$(?!\d)|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _STOP = re.compile(
     r"\n|[.;!?](?=\s|[*_$`\"')\]]*(?:\s|$))|[。，；！？]|,\s*(?!and\b|or\b)(?=[A-Za-z]{2})"
-    rf"|{_ENDING}|\s+\(?(?:because|since|which|where|as|so|for)\b|\s+\((?=[A-Za-z]{{2}})"
+    rf"|{_ENDING}|(?<!\s)\s+\(?(?:because|since|which|where|as|so|for)\b|(?<!\s)\s+\((?=[A-Za-z]{{2}})"
 )
 _LEAD = re.compile(
     r"(?:[\s:：*_`\"'}]|\b(?:therefore|thus|then|simply|just|clearly|exactly|given\s+by|equal\s+to|option|choice)"
@@ -42,6 +42,7 @@ _MINUS = re.compile(r"(?:[=$(:]|\bis)[ \t]*([-−])[ \t]*\Z")
 _EXAMPLE = re.compile(
     r"\b(?:e\.g\.|for (?:example|instance)|such as|example:)[,:\s]*[$(\\`\"']*\s*\Z", re.IGNORECASE
 )
+_MARKS = 50  # announcements without a value that are passed over
 _QUOTED = re.compile(r"[:：*]*[\"'”’`]")
 
 
@@ -193,7 +194,7 @@ def _phrased(text: str, start: int, limit: int, *, plain: bool = False) -> Answe
     marks.sort(key=lambda mark: mark[0].start(), reverse=True)
     if marks and not plain and not text[marks[0][0].end() : limit].strip(" \t\n:*_$"):
         return None  # cut off while answering
-    for match, rule in marks:
+    for match, rule in marks[:_MARKS]:
         if rule == "phrase" and _QUOTED.match(text, match.end()) and "答案" not in match.group():
             quote = text[max(match.start() - 1, 0) : match.start()]
             if quote in tuple("\"'“‘`"):
