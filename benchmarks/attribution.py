@@ -127,7 +127,6 @@ def memory_growth(model: Any, tokenizer: Any) -> dict[str, Any]:
     peaks = {}
     for reasoning in FLAT:
         rollouts = sample(model, tokenizer, [reasoning])
-        exact(model, rollouts)
         peaks[reasoning] = peak_memory(lambda rollouts=rollouts: exact(model, rollouts))
     few, many = peaks.values()
     return {f"R_=_{n}_MB": value for n, value in peaks.items()} | {
