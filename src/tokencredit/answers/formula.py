@@ -11,7 +11,7 @@ import re
 
 from tokencredit.answers.spelling import TEXT
 
-__all__ = ["DEPTH", "UnjudgedError", "depth", "prepared"]
+__all__ = ["DEPTH", "LENGTH", "UnjudgedError", "depth", "prepared"]
 
 LENGTH = 2000  # characters of a formula that are still worth parsing
 DEPTH = 40  # brackets in brackets

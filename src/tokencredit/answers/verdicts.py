@@ -13,7 +13,7 @@ from tokencredit.answers.boxes import neighbours
 from tokencredit.answers.constants import constant
 from tokencredit.answers.equality import RELATION, has_words, judge, parts, unnamed, within
 from tokencredit.answers.extraction import Answer, extract
-from tokencredit.answers.formula import DEPTH, UnjudgedError, depth, prepared
+from tokencredit.answers.formula import DEPTH, LENGTH, UnjudgedError, depth, prepared
 from tokencredit.answers.plain_numbers import number
 from tokencredit.answers.spelling import TEXT, clean
 from tokencredit.answers.units import split_unit
@@ -23,6 +23,8 @@ from tokencredit.errors import UsageError
 __all__ = ["Verdict", "check_gold", "parse_tolerance", "verify", "verify_all"]
 
 LENGTH_LIMIT = 10_000  # characters of an answer that are still worth reading
+
+_DIGITS = re.compile(r"[-+$\d.,!\\{}]*")
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,9 @@ def _agreement(text: str, gold: str, tolerance: Fraction | None) -> str | None:
     """How the answer's text agrees with the gold, None if it does not."""
     if text.strip() == gold.strip():
         return "same text"
+    limit = max(LENGTH, 2 * len(gold))
+    if len(text) > limit and not _DIGITS.fullmatch(text):
+        raise UnjudgedError(f"the answer is longer than {limit} characters and no number")
     if depth(text) > DEPTH:
         raise UnjudgedError(f"the brackets of the answer are nested more than {DEPTH} deep")
     cleaned, answer = clean(gold), _one_value(text)
