@@ -221,7 +221,7 @@ def _scattered(segments: Sequence[Segment]) -> list[_Scattered]:
         while stop < len(segments) and segments[stop].prefix is prefix:
             if segments[stop].scattered is None:
                 break
-            if stop > start and begins[stop + 1] - begins[start] > max(reach, 64):
+            if stop > start and begins[stop + 1] - begins[start] > max(reach, 128):
                 break
             stop += 1
         members = segments[start:stop]
