@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 __all__ = ["Box", "find_boxes", "neighbours", "outside_words", "without_boxes"]
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|\\boxed\s*([+-]?\d+(?:[./,]\d+)*|[A-J](?![A-Za-z]))")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_BETWEEN = re.compile(
-    r"(?:[\s$,;&、，和或]|\\[()\[\],;:! \\]|\\q?quad|\\text\s*\{[\s,]*(?:and|or)?\s*\}|\b(?:and|or)\b"
-    r"|[A-Za-z](?:_\w)?\s*=)*"
+# without braces a box holds what follows up to the end of the formula, or a number or letter in prose
+_IN_FORMULA = (
+    r"(?=[-+]?[\dA-Za-z\\(|]|\.\d)"
+    r"(?:[^$\n{}\\A-Za-z]|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|\\[A-Za-z]+|\\[ ,;:!{}]"
+    r"|\{(?:[^{}\n]|\{[^{}\n]*\})*\}){1,60}?"
+    r"(?=\s*(?:\$|\\\)|\\\]))"
 )
+_IN_PROSE = r"[+-]?\d+(?:[./,]\d+)*(?![A-Za-z\d^_({]|[./,]\d|\s*[-+*/=^<>]|\s*\\[A-Za-z])|[A-J](?![A-Za-z])"
+_BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{|\\(?:boxed|fbox)(?![A-Za-z])\s*({_IN_FORMULA}|{_IN_PROSE})")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_LISTING = (
+    r"[\s$,;&、，和或与及]|\*\*|\\[()\[\],;:! \\]|\\q?quad|\\text\s*\{[\s,]*(?:and|or)?\s*\}"
+    r"|\n[ \t]*[-•](?=[ \t])|\b(?:and|or|also|as\s+well\s+as|together\s+with|along\s+with)\b"
+    r"|(?:\\[A-Za-z]+|[A-Za-z])(?:_\{?\w{1,9}\}?)?(?:\(\w{1,9}\))?\s*="
+)
+_LISTED = re.compile(rf"(?:{_LISTING})*")
+_BETWEEN = re.compile(rf"(?:{_LISTING}|[:+*/^{{}}]|\\(?:times|cdot|sqrt)(?![A-Za-z]))*")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _TEXT_MACRO = re.compile(r"\\(?:text|mathrm|textbf|mbox)\s*\{")
 _OPENING = re.compile(r"\\(?:boxed|fbox)\s*\{")
@@ -86,6 +98,8 @@ def neighbours(text: str) -> list[str]:
     groups, _ = find_boxes(text)
     if len(groups) != 1 or (groups[0][0].marker_start, groups[0][-1].close) != (0, len(text)):
         return [text]
+    if not all(_LISTED.fullmatch(text, a.close, b.marker_start) for a, b in pairwise(groups[0])):
+        return [text]  # one formula with several boxes in it
     return [text[box.start : box.end].strip() for box in groups[0] if text[box.start : box.end].strip()]
 
 
@@ -98,4 +112,4 @@ def without_boxes(text: str) -> str:
             break
         end = closing[match.end() - 1]
         text = text[: match.start()] + text[match.end() : end] + text[end + 1 :]
-    return re.sub(r"\\boxed\s*(?=[+\-\dA-J])", "", text)
+    return re.sub(r"\\(?:boxed|fbox)(?![A-Za-z])\s*", "", text)

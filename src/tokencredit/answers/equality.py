@@ -21,12 +21,14 @@ __all__ = ["RELATION", "has_words", "judge", "parts", "same_text", "unnamed", "w
 
 _FUNCTION = r"sin|cos|tan|cot|sec|csc|log|ln|exp|arcsin|arccos|arctan|sqrt|frac|max|min|gcd|lcm|det|binom"
 _LETTERS = rf"\\(?!(?:{_FUNCTION})\b)[A-Za-z]+|[A-Za-z]{{1,4}}|\{{[A-Za-z ]+\}}"
-_INDEX = r"(?:_(?:\w|\{\\?\w+(?: \w+)?\}))?(?:\^\{(?:\\prime|-1)\})?(?:\([A-Za-z\d,]{1,9}\))?"
+_INDEX = r"(?:_(?:\w|\{\\?\w+(?: \w+)?\}))?(?:\^\{(?:\\prime|-1)\})?(?:\([A-Za-z\d,=|<>]{1,12}\))?"
 _CORNERS = r"\\(?:angle|triangle)\s*[A-Z](?: ?[A-Z](?:_\d)?)*"
 _NAME = rf"{_CORNERS}|(?:\\(?:overline|bar|vec|hat|mathrm|text)\s*)?(?:{_LETTERS}){_INDEX}"
 # an answer that is given with its name: "x = 5", "f(x) = 2x", "x \in [0, 1]", "\angle ABC = 60"
 _NAMED = re.compile(rf"({_NAME}|\\frac\{{d\w*\}}\{{d\w\}})\s*(?:=|\\in\b)([^=<>,;]+(?:=[^=<>,;]+)+|[^=<>]+)")
 _HALF_OPEN = re.compile(r"([A-Za-z])(\([^()\[\]]*[,;][^()\[\]]*\]|\[[^()\[\]]*[,;][^()\[\]]*\))")
+_TUPLE = re.compile(r"\(([A-Za-z](?:_\w)?(?:[,;][A-Za-z](?:_\w)?)+)\)=(\(.*\))")
+_METRES = re.compile(r"(.*[\d)}]) ([mgsJNWVL](?:\^\{?[23]\}?)?)")
 _NOT_ONE = re.compile(r"\\(?:pm|mp|cup|cap|leq|geq|in|begin|text|setminus|mathbb)(?![A-Za-z])|[<>]")
 _NOT_WORDS = re.compile(
     r"\\(?:begin|end)\{\w+\}|\\[A-Za-z]+|_\{\w+\}"
@@ -94,7 +96,7 @@ def same_text(gold: str, answer: str) -> bool | None:
         return True
     words = [re.sub(r"[\s().,]+", " ", TEXT.sub(r" \1", text)).strip() for text in (gold, answer)]
     if re.fullmatch(r"[^\W\d_][\w ]*", words[0]) and not re.search("[,;]", gold + answer):
-        fold = str.casefold if len(words[0]) > 2 else str
+        fold = str.casefold if len(words[0]) > 2 or words[0].casefold() == "no" else str
         if fold(words[0]) == fold(words[1]):
             return True
     return False if any(map(has_words, words)) else None
@@ -114,6 +116,7 @@ def _same_clock(gold: re.Match[str], answer: re.Match[str]) -> bool:
 
 def judge(gold: str, answer: str) -> bool:
     """Whether two cleaned answers are equal: option letters and units apart, names and lists split, algebra last."""
+    gold, answer = _named_items(gold), _named_items(answer)
     verdict = same_text(gold, answer)
     if verdict:
         return True
@@ -141,7 +144,9 @@ def judge(gold: str, answer: str) -> bool:
 def _option(text: str) -> tuple[str, str] | None:
     """The letter of an option and what stands after it."""
     match = _OPTION.fullmatch(TEXT.sub(r"\1 ", text).strip() if r"\text" in text else text)
-    return (match[1] or match[2], match[3].strip()) if match else None
+    if match is None or match[3].startswith((",", ";", "/", r"\&")):  # several letters
+        return None
+    return match[1] or match[2], match[3].strip()
 
 
 def _judge_options(
@@ -164,7 +169,7 @@ def _judge_options(
 def _matching_letter(
     gold: str, answer: str, *units: tuple[str, str] | None
 ) -> tuple[tuple[str, str] | None, tuple[str, str] | None]:
-    """Both units; a short one without \\text counts where the other side has the very same."""
+    """Both units; a short one without \\text counts where the other side has the very same, or is a plain number."""
     found = list(units)
     for side, text in ((0, gold), (1, answer)):
         other = found[1 - side]
@@ -172,6 +177,9 @@ def _matching_letter(
             match = re.fullmatch(r"(.*[\d)}])\s*([A-Za-z]{1,2}(?:/[A-Za-z]+)?(?:\^\{?\d\}?)?)", text)
             if match and unit_name(match[2]) == unit_name(other[1]):
                 found[side] = (match[1], match[2])
+    metres = _METRES.fullmatch(answer) if not any(found) and number(gold) is not None else None
+    if metres and number(metres[1]) is not None:
+        found[1] = metres[1], metres[2]
     return found[0], found[1]
 
 
@@ -182,6 +190,16 @@ def unnamed(text: str) -> tuple[str, str]:
         return "", text
     name = re.sub(r"[{}\s]|\\(?:max|min)(?=\})", "", match[1])
     return name, match[2].rpartition("=")[2].strip()
+
+
+def _named_items(text: str) -> str:
+    """(x,y)=(1,2) as (x=1,y=2)."""
+    match = _TUPLE.fullmatch(text)
+    kind, items = parts(match[2]) if match else ("", [])
+    names = re.split("[,;]", match[1]) if match else []
+    if kind != "()" or len(names) != len(items):
+        return text
+    return f"({','.join(f'{name}={item}' for name, item in zip(names, items, strict=True))})"
 
 
 def _bare(gold: str, answer: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from tokencredit.answers.boxes import Box, find_boxes, outside_words
-from tokencredit.answers.retraction import is_placeholder, is_plain_value, taken_back
+from tokencredit.answers.retraction import is_not_meant, is_placeholder, is_plain_value, taken_back
 
 __all__ = ["MATH", "Answer", "extract", "opens_thinking"]
 
@@ -29,8 +29,8 @@ _PHRASE = re.compile(
 # math between dollar signs or LaTeX delimiters; the one group that matched is what stands inside
 MATH = re.compile(r"\$\$(.+?)\$\$|\$(?=\S)([^$\n]*[^$\s])\$(?!\d)|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _STOP = re.compile(
-    r"\n|[.;!?](?=\s|[*_$`\"')\]]*(?:\s|$))|[。，；！？]|,\s*(?!and\b|or\b)(?=[A-Za-z]{2})"
-    rf"|{_ENDING}|(?<!\s)\s+\(?(?:because|since|which|where|as|so|for)\b|(?<!\s)\s+\((?=[A-Za-z]{{2}})"
+    r"\n|[.;!?](?=\s|[*_$`\"')\]]*(?:\s|$))|[。；！？]|，(?!\s*[-−+\d$\\(（])|,\s*(?!and\b|or\b)(?=[A-Za-z]{2})"
+    rf"|{_ENDING}|(?<!\s)\s+\(?(?:because|since|which|where|as|so|for)\b|(?<!\s)\s+\((?!or\b|and\b)(?=[A-Za-z]{{2}})"
 )
 _LEAD = re.compile(
     r"(?:[\s:：*_`\"'}]|\b(?:therefore|thus|then|simply|just|clearly|exactly|given\s+by|equal\s+to|option|choice)"
@@ -38,10 +38,15 @@ _LEAD = re.compile(
 )
 _JOINED = re.compile(r"\s*(?:,|;|\band\b|\bor\b|,\s*and\b|,\s*or\b)\s*(?=\$|\\\()")
 _OPEN_THINK = re.compile(r"(?:^|[\n>])[ \t]*<think>|<think>\s*\Z")
-_MINUS = re.compile(r"(?:[=$(:]|\bis)[ \t]*([-−])[ \t]*\Z")
-_EXAMPLE = re.compile(
-    r"\b(?:e\.g\.|for (?:example|instance)|such as|example:)[,:\s]*[$(\\`\"']*\s*\Z", re.IGNORECASE
+_SIGN = re.compile(r"(?:[=$(:]|\bis)[ \t]*([-−])[ \t]*\Z|(?:\A|\s)([-−])\Z|(\\pm)\s*\Z")
+# a turn that was opened last and left empty, as at the end of a prompt
+_OPEN_TURN = re.compile(
+    r"(?:(?:^|\n)[ \t*#]*(?:A|Answer|Solution|Response|Assistant|Output|答|解答)[ \t*]*[:：][ \t*]*"
+    r"|(?:<\|im_start\|>|<\|start_header_id\|>)assistant(?:<\|end_header_id\|>)?|<\|assistant\|>|<start_of_turn>model"
+    r"|\[/INST\])\Z"
 )
+_STATED = re.compile(r"[A-Z][^.,;:$\\\d\n]{0,80}\b(?:is|are|equals)\s+(?=\S)")
+_HOLDS_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
 _MARKS = 50  # announcements without a value that are passed over
 _QUOTED = re.compile(r"[:：*]*[\"'”’`]")
 
@@ -85,18 +90,16 @@ def extract(completion: str, *, marker: str | None = None, thinking: bool = Fals
     start = completion.rfind("</think>")
     start = 0 if start < 0 else start + len("</think>")
     opened = completion.find("<think>", start) >= 0 or (thinking and start == 0)
-    if opened or not completion[start:].strip():
+    if opened or not completion[start:].strip() or _OPEN_TURN.search(completion[start:].rstrip()[-60:]):
         return None
     if marker is not None:
         return _after_marker(completion, start, marker)
     explicit, cut_off = _explicit(completion, start)
     if cut_off > (explicit.marker_start if explicit else -1):
         return None
-    if explicit is None:
-        return _phrased(completion, start, len(completion))
-    after = _after(completion, explicit.end)
-    later = _phrased(completion, after, len(completion), plain=True)
-    return later or (None if taken_back(completion, after) else explicit)
+    after = _after(completion, explicit.end) if explicit else start
+    found = _phrased(completion, after, len(completion), plain=explicit is not None) or explicit
+    return None if found is None or taken_back(completion, _after(completion, found.end)) else found
 
 
 def _answer(text: str, start: int, end: int, marker_start: int, rule: str) -> Answer | None:
@@ -136,7 +139,7 @@ def _explicit(text: str, start: int) -> tuple[Answer | None, int]:
     found = _boxed(text, boxes)
     for match in _TAG.finditer(text, start):
         tagged = _answer(text, *match.span(1), match.start(), "<answer>")
-        if _is_example(text, match.start()):
+        if is_not_meant(text, match.start()):
             continue
         if tagged and (found is None or tagged.marker_start > found.marker_start):
             found = _narrowed(text, tagged)
@@ -149,27 +152,22 @@ def _explicit(text: str, start: int) -> tuple[Answer | None, int]:
 def _boxed(text: str, groups: list[list[Box]]) -> Answer | None:
     """The answer of the last group of boxes in which something is said."""
     for group in reversed(groups):
-        if _is_example(text, group[0].marker_start):
+        if is_not_meant(text, group[0].marker_start):
             continue
         said = [_answer(text, box.start, box.end, box.marker_start, "boxed") for box in group]
         answers = [answer for answer in said if answer is not None]
         if not answers:
             continue
         if len({answer.text for answer in answers}) == 1:
-            minus = _MINUS.search(text, max(group[-1].marker_start - 20, 0), group[-1].marker_start)
-            if minus:  # a sign that was left outside belongs to the answer
-                start, close = minus.start(1), group[-1].close
+            sign = _SIGN.search(text, max(group[-1].marker_start - 20, 0), group[-1].marker_start)
+            if sign:  # one that was left outside belongs to the answer
+                start, close = sign.start(sign.lastindex or 0), group[-1].close
                 return Answer(text[start:close], start, close, start, "boxed")
             return _narrowed(text, answers[-1])
         first, last = group[0], group[-1]
         whole = text[first.marker_start : last.close]
         return Answer(whole, first.marker_start, last.close, first.marker_start, "boxed")
     return None
-
-
-def _is_example(text: str, position: int) -> bool:
-    """Whether what begins there only shows the form, as in "for example \\boxed{42}"."""
-    return bool(_EXAMPLE.search(text, max(position - 30, 0), position))
 
 
 def _narrowed(text: str, answer: Answer) -> Answer:
@@ -181,6 +179,11 @@ def _narrowed(text: str, answer: Answer) -> Answer:
     phrased = _phrased(text, answer.start, answer.end)
     if phrased:
         return replace(phrased, marker_start=answer.marker_start, rule=answer.rule)
+    stated = _STATED.match(text, answer.start, answer.end) if answer.rule == "<answer>" else None
+    if stated:
+        begin, end = _value(text, stated.end(), answer.end)
+        if is_plain_value(text[begin - 1 : end + 1], text[begin:end]):
+            return replace(answer, text=text[begin:end], start=begin, end=end)
     return answer
 
 
@@ -202,6 +205,8 @@ def _phrased(text: str, start: int, limit: int, *, plain: bool = False) -> Answe
         marker_start = match.end() - len(match.group().lstrip()) if rule == "####" else match.start()
         begin, end = _value(text, match.end(), limit)
         answer = _answer(text, begin, end, marker_start, rule)
+        if answer and _HOLDS_BOX.search(answer.text):
+            continue  # one that says nothing, or it would be the answer
         if answer and (not plain or is_plain_value(text[begin - 1 : end + 1], answer.text)):
             return answer
     return None
@@ -220,4 +225,8 @@ def _value(text: str, position: int, limit: int) -> tuple[int, int]:
         return math.span(math.lastindex or 0)
     stop = _STOP.search(text, begin, limit)
     end = stop.start() if stop else limit
-    return begin, begin + len(text[begin:end].rstrip(" \t*_`\"'.,;:。$"))
+    value = text[begin:end].rstrip(" \t*_`\"'.,;:。$")
+    surplus = value.count("}") - value.count("{")
+    if surplus > 0:  # they close what was opened before the announcement
+        value = value[: max(len(value) - surplus, len(value.rstrip("}")))].rstrip()
+    return begin, begin + len(value)

@@ -10,6 +10,7 @@ import math
 import re
 
 from tokencredit.answers.spelling import TEXT
+from tokencredit.answers.units import ANGLE
 
 __all__ = ["DEPTH", "LENGTH", "UnjudgedError", "depth", "prepared"]
 
@@ -34,7 +35,7 @@ _KNOWN = frozenset(
     )
 )
 _UNKNOWN_SIGN = re.compile(
-    r"[^\w\s\\{}()\[\]|+\-*/^_=<>,;.!%:&]|(?<!\\)[&%]|[\u2e80-\u9fff]|\d\s+\d|\d\.\d+\.\d|!\s*\d"
+    r"[^\w\s\\{}()\[\]|+\-*/^_=<>,;.!%:&]|(?<!\\)[&%]|[\u2e80-\u9fff]|\d\s+\d|\d\.\d+\.\d|!\s*\d|(?<=[\d}])_\{?[-+]"
 )
 _POWER = re.compile(r"(?<![\w.])(\d+)\^(?:\{-?(\d+)\}|(\d+))(?!\^)")
 _EXPONENT = re.compile(r"\^(?:\{-?(\d{5,})\}|(\d{5,}))|\\binom\{(\d{5,})\}")
@@ -62,6 +63,8 @@ def prepared(text: str, whose: str) -> str:
     text = re.sub(r"(\\(?:text|mathrm|mathbf))\s+\{", r"\1{", text).replace(";", ",")
     text = re.sub(r"_(?:\{\\(max|min|odot|infty)\s*\}|\\(max|min|odot|infty)(?![A-Za-z]))", r"_{\1\2}", text)
     text = re.sub(r"\\(?:vec|mathbf|overrightarrow)\s*\{?\s*([ijk])\s*\}?(?![A-Za-z])", r"v_{\1}", text)
+    if ANGLE.search(text):
+        text = re.sub(r"(\d+(?:\.\d+)?)\\text\{degree\}", r"(\\frac{\1\\pi}{180})", text)
     text = TEXT.sub(lambda m: _symbol(m[1]), text)
     text = re.sub(r"\\langle", "(", re.sub(r"\\rangle", ")", text))
     text = re.sub(r"\\[A-Za-z]+|E(?:_(?:\{(\w+)\}|(\w)))?", _rename_e, text)

@@ -16,7 +16,8 @@ __all__ = ["MACRO", "TEXT", "clean"]
 
 MACRO = r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|rm)"  # puts words into a formula
 TEXT = re.compile(rf"{MACRO}\s*\{{([^{{}}]*)\}}")
-_CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen"}
+_CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee"}
+_CODES = {"USD": "dollar", "EUR": "euro", "GBP": "pound", "Rs": "rupee"}
 _MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _NUMBER_WORDS = {
     word: str(value)
@@ -31,7 +32,18 @@ _NUMBER_WORDS = {
 _SIGNS = str.maketrans(
     {
         **{chr(0xFF01 + i): chr(0x21 + i) for i in range(94) if chr(0x21 + i) not in "."},
-        **{"−": "-", "–": "-", "﹣": "-", "、": ", ", "，": ", ", "；": "; ", "．": ".", "′": "'", "″": "''"},
+        **{
+            "−": "-",
+            "–": "-",
+            "—": "-",
+            "﹣": "-",
+            "、": ", ",
+            "，": ", ",
+            "；": "; ",
+            "．": ".",
+            "′": "'",
+            "″": "''",
+        },
         **{
             "²": "^{2}",
             "³": "^{3}",
@@ -54,6 +66,9 @@ _SIGNS = str.maketrans(
         **{"θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "√": r"\sqrt", "\u00a0": " ", "\u202f": " "},
     }
 )
+_FUNCTIONS = (
+    "sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|sinh|cosh|tanh|exp|log|ln|max|min|gcd|lcm|det|Re|Im"
+)
 _DIGITS = r"-?\d(?:[\d.,]*\d)?"
 _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [
     (re.compile(pattern), replacement)
@@ -74,8 +89,19 @@ _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [
             r"[(\[]\s*\\begin\{array\}(?:\{[^{}]*\})?(.*?)\\end\{array\}\s*[)\]]",
             r"\\begin{pmatrix}\1\\end{pmatrix}",
         ),
+        (r"^\\begin\{(cases|aligned|array|gathered)\}(?:\{[lcr|]+\})?(.*)\\end\{\1\}$", lambda m: _lines(m)),
         (r"^\\\{\s*([a-z])\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:\||:|\\mid)(.*\1.*)\\\}$", r"\2"),
         (r"^\\text\s*\{[^{}]*:\s*\}", ""),
+        (r"\\(?:text|math)dollar(?![A-Za-z])", r"\\$"),
+        (r"\\pounds(?![A-Za-z])", "£"),
+        (r"\\euro(?![A-Za-z])", "€"),
+        (r"\bUS(?=\\?\$)", ""),
+        (r"\s*(?:或者?|和|与|及|且)\s*", "; "),
+        (r"\\lbrace(?![A-Za-z])", r"\\{"),
+        (r"\\rbrace(?![A-Za-z])", r"\\}"),
+        (r"\\\{\s*\\\}", r"\\emptyset "),
+        (r"\{?\s*(\w{1,9})\s*\\choose\s*(\w{1,9})\s*\}?", r"\\binom{\1}{\2}"),
+        (r"\\text\s*\{\s*,\s*\}", ", "),
         (r"^(?:[Oo]ption|[Cc]hoice) (?=\(?[A-J]\b)", ""),
         (
             r"((?:[<>]|\\(?:leq?|geq?)(?![A-Za-z]))[^;,]*?)(?:\\text\s*\{\s*or\s*\}|\bor\b)(?=[^;,]*(?:[<>]|\\[lg]eq?(?![A-Za-z])))",
@@ -84,6 +110,11 @@ _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [
         (r",\s+|\s*;\s*|\s*,?\s*(?:\\text\s*\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*", ";"),
         (r";+", ";"),
         (r"\\[dtc]frac", r"\\frac"),
+        (r"\\[dt]binom", r"\\binom"),
+        (r"\\binom\s*(\d)\s*(\d)", r"\\binom{\1}{\2}"),
+        (r"\bdegrees?\s+(C|F)(?:elsius|ahrenheit)?\b", r"deg\1"),
+        (r"\{\\(?:rm|bf|it)\s+([^{}]*)\}", r"\\text{\1}"),
+        (rf"\\operatorname\*?\s*\{{(?!(?:{_FUNCTIONS})\}})([A-Za-z]+)\}}", r"\\text{\1}"),
         (r"\\frac\s*(\d|\\(?:pi|sqrt\{\d+\})|[A-Za-z])\s*(?=[\d{\\A-Za-z])", r"\\frac{\1}"),
         (r"(\\frac\s*\{[^{}]*\})\s*(\\pi|\w)", r"\1{\2}"),
         (r"\\varnothing(?![A-Za-z])|\\O(?![A-Za-z])", r"\\emptyset "),
@@ -104,7 +135,7 @@ _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [
             r"\\text{deg\1\2}",
         ),
         (
-            r"°|\^\s*\{?\s*\\circ\s*\}?|\\degree\b|\\(?:text|mathrm)\s*\{\s*degrees?\s*\}|\s*\bdegrees?\b",
+            r"°|\^\s*\{?\s*\\circ\s*\}?|\\degree\b|(?<=\d)\^\s*(?:o\b|\{o\})|\\(?:text|mathrm)\s*\{\s*degrees?\s*\}|\s*\bdegrees?\b",
             r"\\text{degree}",
         ),
         (r"(?<=\d)\s*\^\s*\{?(?:\\prime\s*\\prime|'')\}?|(?<=\d)\s*''", r"\\text{arcsec}"),
@@ -112,8 +143,14 @@ _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [
         (r"'", r"^{\\prime}"),
         (r"\\(?:text|mathrm)\s*\{\s*(?:percent|\\?%)\s*\}|\\?%|\bpercent\b", r"\\text{percent}"),
         (
-            rf"(?<![\w}}\\])(-?)(\\?[$]|[€£¥])\s*({_DIGITS}|\\frac\{{\d+\}}\{{\d+\}})(?![\d.,]*[A-Za-z])",
+            rf"(?<![\w}}\\])(-?)(\\?[$]|[€£¥₹])\s*({_DIGITS}(?:\s*\\frac\{{\d+\}}\{{\d+\}})?|\\frac\{{\d+\}}\{{\d+\}})(?![\d.,]*[A-Za-z])",
             lambda m: f"{m[1]}{m[3]}\\text{{{_CURRENCIES[m[2][-1]]}}}",
+        ),
+        (r"(\d)\s*(\\[$]|[€£¥₹])(?!\s*\d)", lambda m: f"{m[1]}\\text{{{_CURRENCIES[m[2][-1]]}}}"),
+        (r"(\d)\s*¢", r"\1\\text{cent}"),
+        (
+            rf"(?<![A-Za-z\\])(?:\\text\s*\{{\s*)?(USD|EUR|GBP|Rs)\b\.?\s*\}}?\s*({_DIGITS})(?![\d.,]*[A-Za-z])",
+            lambda m: f"{m[2]}\\text{{{_CODES[m[1]]}}}",
         ),
         (
             r"(\d)\s*(\\text\{dollar\})?\s*(\\text\s*\{)?\s*\b(hundred|thousand|million|billion|trillion)\b",
@@ -163,9 +200,21 @@ def clean(text: str) -> str:
     if alone and not re.fullmatch(r"\s*[a-z]{3}\s*", alone.group(1)):  # which might be a product of letters
         text = alone.group(1).strip()
     twice = _TWICE.fullmatch(text)
-    if twice and _value(twice[1]) is not None and _value(twice[1]) == _value(twice[2]):
+    if (
+        twice
+        and twice[1] != twice[2]
+        and _value(twice[1]) is not None
+        and _value(twice[1]) == _value(twice[2])
+    ):
         text = twice[1]
     return _NUMBER_WORDS.get(text.casefold(), text)
+
+
+def _lines(match: re.Match[str]) -> str:
+    """The equations of a system as a list."""
+    lines = [line.strip(" ,") for line in match[2].replace("&=", "=").replace("=&", "=").split(r"\\")]
+    lines = [line for line in lines if line]
+    return match[0] if not all("=" in line and "&" not in line for line in lines) else "; ".join(lines)
 
 
 def _value(text: str) -> Fraction | Decimal | None:

@@ -7,25 +7,33 @@ from collections import Counter
 
 from tokencredit.answers.spelling import MACRO, TEXT
 
-__all__ = ["same_unit", "split_unit", "unit_name"]
+__all__ = ["ANGLE", "same_unit", "split_unit", "unit_name"]
 
 _PART = MACRO + r"\s*\{[^{}]*\}(?:\^\{?-?\d\}?)?|\^\{?-?\d\}?|\\times |[/ ]"
 _WRITTEN = re.compile(rf"(.*?[\w)}}.|])\s*((?:\\frac\s*\{{\s*)?{MACRO}\s*\{{.*)")
-_WHOLE = re.compile(rf"(?:{_PART}|\\frac|[{{}}]|(?<![A-Za-z\\])[A-Za-z]{{1,3}}(?![A-Za-z]))+")
+_WHOLE = re.compile(
+    rf"(?:{_PART}|\\frac|[{{}}]|(?<![A-Za-z\\])(?:[kcmn]?m|[km]?g|s|h|hr|in|ft|[kM]?[JNWVA]|K|C|F|L|m[lL]|[kM]?Hz|[kM]?Pa|mol|erg|yr)(?![A-Za-z]))+"
+)
 _VARIABLES = r"(?!(?i:[abcnxyzikpqrt]+)(?![A-Za-z]))"  # letters that are rather multiplied
 _WORDS = re.compile(
-    rf"(.*[\d)}}])\s*(?<![A-Za-z\\])({_VARIABLES}(?:[A-Za-z]{{3,}}|(?:sq|cu) [a-z]{{1,2}}\b)"
-    r"(?:[ /^\d-][A-Za-z\d^{}-]*)*"
-    r"|(?:[ckmn]m|kg|mg|ft|lb|km/h|m/s|mph|hr|oz|ml|mL)(?:\^\{?\d\}?|/[a-z]+(?:\^\{?\d\}?)?)?)"
+    rf"(.*(?:[\d)}}]|\\pi(?= )))\s*(?<![A-Za-z\\])({_VARIABLES}(?:[A-Za-z]{{3,}}|(?:sq|cu) [a-z]{{1,2}}\b)"
+    r"(?:\^\{?-?\d\}?|[ /-](?!\d)[A-Za-z]*)*"
+    r"|(?:[ckmn]m|kg|mg|ft|lb|km/h|m/s|mph|hr|oz|ml|mL)(?:\^\{?\d\}?|(?:/| per )[a-z]+(?:\^\{?\d\}?)?)?)"
 )
 _CHINESE = re.compile(r"(.*[\d)}])\s*([\u4e00-\u9fff]{1,4})")
-_CHINESE_VALUES = re.compile("[十百千万亿零一二三四五六七八九半或和且对错]")
+_CHINESE_VALUES = re.compile(
+    "[十百千万亿零一二三四五六七八九半或和且对错上下左右多余至到约近超少几来内外前后负不]"
+)
 _NO_UNIT = re.compile(
-    r"\b(?:or|and|more|less|fewer|least|most|than|not|mod|if|when|where|only|is|are|for|all|any|no|to|even|odd"
+    r"\b(?:or|and|least|most|than|not|mod|if|when|where|only|is|are|for|all|any|no|to|even|odd"
     r"|approx\w*|hundred|thousand|[mbtr]+illion|dozen|am|pm|a\.m|p\.m|choose|times|plus|minus|over|base"
-    r"|sin|cos|tan|cot|sec|csc|log|exp|sqrt|pi|infinity|true|false|yes)\b",
+    r"|sin|cos|tan|cot|sec|csc|log|exp|sqrt|pi|infinity|true|false|yes|wrong|incorrect|except|below|above|negative"
+    r"|mil|bn|lakhs?|crores?|factorial|halves|thirds|(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand)ths)\b"
+    r"|\A\s*(?:squared|cubed)\b",
     re.IGNORECASE,
 )
+_SECOND = re.compile(r"(?<![\w^{-])\d")  # another quantity, as in "1 hour 30 minutes"
+ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _NAMES = {
     **{"feet": "ft", "foot": "ft", "inch": "in", "inche": "in", "yard": "yd", "mile": "mi", "mi": "mi"},
     **{
@@ -102,11 +110,16 @@ _SPEEDS = {"mph": "mi/hr", "kph": "km/hr", "kmph": "km/hr", "kmh": "km/hr"}
 def split_unit(text: str) -> tuple[str, str] | None:
     """The quantity and the unit as written, or None; words such as "or more" are no unit."""
     match = _written(text) or _WORDS.fullmatch(text) or _CHINESE.fullmatch(text)
-    if match is None or (match.re is _CHINESE and _CHINESE_VALUES.search(match[2])):
+    if match is None or (
+        match.re is _CHINESE and match[2] not in _NAMES and _CHINESE_VALUES.search(match[2])
+    ):
         return None
     body, unit = match[1].strip(), match[2]
-    if ";" in unit or _NO_UNIT.search(TEXT.sub(r" \1 ", unit)) or body.count("{") != body.count("}"):
+    words = TEXT.sub(r" \1 ", unit).replace(r"\times ", " ")
+    if ";" in unit or _NO_UNIT.search(words) or _SECOND.search(words) or body.count("{") != body.count("}"):
         return None
+    if "degree" in unit and ANGLE.search(body):
+        return None  # the argument is in degrees, not the value
     if len(body) == 1 or re.search(r"\d|\\(?!text)", body):
         return body, unit
     return None
