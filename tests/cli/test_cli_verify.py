@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROWS = [
@@ -68,6 +69,12 @@ def test_flags(cli, tmp_path):
         ({"gold": "2"}, "line 2: no field 'completion'"),
         ({"completion": "2"}, "line 2: no field 'gold'"),
         ({"completion": 2, "gold": "2"}, "line 2: 'completion' is neither text nor a list of chat messages"),
+        (
+            {"completion": [{"content": [{"type": "text", "text": 2}]}], "gold": "2"},
+            "line 2: 'completion' is",
+        ),
+        ({"completion": [{"content": ["2"]}], "gold": "2"}, "line 2: 'completion' is neither text nor"),
+        ('{"completion": "2", "gold": NaN}', "line 2: 'gold' is neither text nor a number"),
         ({"completion": "2", "gold": None}, "line 2: 'gold' is neither text nor a number"),
         ({"completion": "2", "gold": "\\frac{1}{"}, "line 2: the gold '\\\\frac{1}{' cannot be judged"),
         ({"completion": "2", "gold": " "}, "line 2: the gold ' ' cannot be judged: the gold is empty"),
@@ -98,6 +105,7 @@ def test_files_that_cannot_be_used(cli, tmp_path):
     assert "its folder is not there" in cli("verify", "--data", data, "--out", tmp_path / "no" / "x").error
     assert "has no rows" in cli("verify", "--data", write(tmp_path / "empty.jsonl", "")).error
     assert "--data" in cli("verify").error
+    assert "--marker is empty" in cli("verify", "--data", data, "--marker", " ").error
 
 
 def test_ctrl_c_leaves_no_file_and_no_process(tmp_path):
@@ -106,7 +114,8 @@ def test_ctrl_c_leaves_no_file_and_no_process(tmp_path):
     out = tmp_path / "judged.jsonl"
     command = [sys.executable, "-m", "tokencredit", "verify", "--data", str(data), "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(4)
+    while not psutil.Process(process.pid).children():  # until the workers are asked
+        time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     printed, errors = process.communicate(timeout=120)
     assert process.returncode == 130 and "interrupted" in errors and "Traceback" not in errors

@@ -63,6 +63,8 @@ def run(argv: list[str]) -> int:
         raise UsageError(
             f"cannot write {out}: {'it is a folder' if out.is_dir() else 'its folder is not there'}"
         )
+    if arguments.marker is not None and not arguments.marker.strip():
+        raise UsageError("--marker is empty; leave it out to have boxed, ####, ... recognised")
     rows = _read(Path(arguments.data), arguments.skip_unjudged)
     verdicts = list(_judged(rows, arguments.marker, arguments.thinking))
     if out is not None:
@@ -108,15 +110,27 @@ def _check_fields(row: Row, where: str) -> None:
         if name not in row:
             raise UsageError(f"{where}: no field {name!r}")
     completion, gold = row["completion"], row["gold"]
-    messages = isinstance(completion, list) and all(isinstance(message, dict) for message in completion)
+    messages = isinstance(completion, list) and all(map(_is_message, completion))
     if not isinstance(completion, str) and not messages:
         raise UsageError(f"{where}: 'completion' is neither text nor a list of chat messages")
-    if isinstance(gold, bool) or not isinstance(gold, str | int | float):
+    if isinstance(gold, bool) or not isinstance(gold, str | int | float) or gold != gold:
         raise UsageError(f"{where}: 'gold' is neither text nor a number")
     try:
         parse_tolerance(row.get("tolerance"))
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
+
+
+def _is_message(message: Any) -> bool:
+    """Whether its content is text, parts of which some are text, or nothing (as beside a tool call)."""
+    if not isinstance(message, dict):
+        return False
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    return content is None or (
+        isinstance(content, str | list)
+        and all(isinstance(part, dict) and isinstance(part.get("text", ""), str) for part in parts)
+    )
 
 
 def _judged(rows: list[Row], marker: str | None, thinking: bool) -> Iterator[Verdict]:
