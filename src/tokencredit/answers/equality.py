@@ -217,6 +217,13 @@ def _judge_parts(gold: str, answer: str) -> bool:
     if r"\cup" in gold and r"\cup" in answer and RELATION.search(gold + answer):
         return _judge_unordered(gold.split(r"\cup"), answer.split(r"\cup"))
     (gold_kind, gold_items), (kind, items) = parts(gold), parts(answer)
+    listed = [
+        outer == "{}" or (outer == "" and len(each) > 1)
+        for outer, each in ((gold_kind, gold_items), (kind, items))
+    ]
+    between = [bool(RELATION.search(text)) for text in (gold, answer)]
+    if between in ([True, False], [False, True]) and listed[between.index(False)]:
+        return False  # single values are not all that lie between two
     if len(gold_items) == len(items) == 1:
         pairs = (gold, gold_kind, gold_items[0]), (answer, kind, items[0])
         inner = tuple(
