@@ -151,6 +151,9 @@ n(n+1)/2 | \frac{n^2+n}{2}
 n!(n+1) | (n+1)!
 \lfloor n/2 \rfloor | \left\lfloor\frac{n}{2}\right\rfloor
 \lceil 2.5 \rceil | 3
+\lfloor\sqrt{n-1}\rfloor | \left\lfloor \sqrt{n-1} \right\rfloor
+\lfloor\frac{n+2}{2}\rfloor | \lfloor\frac{n}{2}\rfloor+1
+\lceil\frac{n}{2}\rceil | -\lfloor\frac{-n}{2}\rfloor
 \frac{n!}{k!(n-k)!} | \binom{n}{k}
 \max(a,b) | \max(a,b)
 \gcd(a,b) | \gcd(b,a)
@@ -269,6 +272,11 @@ a/b | b/a
 2^{n+1} | 2^n + 1
 n! | (n+1)!
 \lfloor n/2 \rfloor | n/2
+\lfloor\sqrt{q-1}\rfloor | \lfloor\sqrt{n-1}\rfloor
+\lfloor n/9 \rfloor | \lfloor n/8 \rfloor
+\lfloor\sqrt{n}\rfloor | \lfloor\sqrt{n-1}\rfloor
+\lceil n/2 \rceil | \lfloor n/2 \rfloor
+\max(n,5) | 5
 10\text{ m/s} | 10\text{ m/s}^2
 10\text{ m/s} | 10\text{ km/s}
 7\text{ people} | 7\text{ dogs}

@@ -31,6 +31,7 @@ _WARM = (
     r"x\geq 3",
 )
 POINTS = 5  # at which expressions must agree
+STEPPED_POINTS = 25  # the same for those that are constant between steps, over a wider range
 DIGITS = 60  # to which they must agree
 
 
@@ -165,19 +166,22 @@ def _close(a: Any, b: Any) -> bool:
 
 def _values(first: Any, second: Any) -> list[tuple[Any, Any]]:
     """Both expressions at a few points, where both have real values (complex ones if they hold an i)."""
-    from sympy import Derivative, Dummy, I, Integer, Rational, zoo
+    from sympy import Derivative, Dummy, I, Integer, Max, Min, Mod, Rational, ceiling, floor, sign, zoo
     from sympy.core.function import AppliedUndef
 
     unknown = first.atoms(AppliedUndef, Derivative) | second.atoms(AppliedUndef, Derivative)
     names = {f: Dummy() for f in sorted(unknown, key=lambda f: (-f.count_ops(), str(f)))}
     first, second = first.subs(names), second.subs(names)
     symbols = sorted(first.free_symbols | second.free_symbols, key=lambda s: (s.name, str(s)))
+    stepped = any(value.has(floor, ceiling, Mod, sign, Max, Min) for value in (first, second))
+    points = 1 if not symbols else STEPPED_POINTS if stepped else POINTS
     allowed = first.has(I) or second.has(I) or not symbols
     found = []
-    for point in range(POINTS if symbols else 1):
+    for point in range(points):
         at = {
             s: Rational((37 * (k + 1) * (k + 3) + 53 * point * (k + 2)) % 97 + 3, 41)
-            * (-1 if point > 2 and (k + point) % 2 else 1)
+            * (-1 if 2 < point < STEPPED_POINTS // 2 and (k + point) % 2 else 1)
+            * (point**2 if point >= POINTS else 1)
             for k, s in enumerate(symbols)
         }
         at |= {s: Integer(2 + point + k) for k, s in enumerate(symbols) if s.is_integer}

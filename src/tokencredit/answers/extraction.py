@@ -43,7 +43,7 @@ _SIGN = re.compile(r"(?:[=$(:]|\bis)[ \t]*([-−])[ \t]*\Z|(?:\A|\s)([-−])\Z|(
 _OPEN_TURN = re.compile(
     r"(?:(?:^|\n)[ \t*#]*(?:A|Answer|Solution|Response|Assistant|Output|答|解答)[ \t*]*[:：][ \t*]*"
     r"|(?:<\|im_start\|>|<\|start_header_id\|>)assistant(?:<\|end_header_id\|>)?|<\|assistant\|>|<start_of_turn>model"
-    r"|\[/INST\])\Z"
+    rf"|\[/INST\])(?:\s*{_ENDING})*\Z"
 )
 _STATED = re.compile(r"[A-Z][^.,;:$\\\d\n]{0,80}\b(?:is|are|equals)\s+(?=\S)")
 _HOLDS_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
@@ -90,7 +90,7 @@ def extract(completion: str, *, marker: str | None = None, thinking: bool = Fals
     start = completion.rfind("</think>")
     start = 0 if start < 0 else start + len("</think>")
     opened = completion.find("<think>", start) >= 0 or (thinking and start == 0)
-    if opened or not completion[start:].strip() or _OPEN_TURN.search(completion[start:].rstrip()[-60:]):
+    if opened or not completion[start:].strip() or _OPEN_TURN.search(completion[start:].rstrip()[-200:]):
         return None
     if marker is not None:
         return _after_marker(completion, start, marker)
