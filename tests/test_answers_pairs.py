@@ -138,6 +138,11 @@ AC | AC
 5 \times 10^2 \text{ m} | 500
 101_2 | 101_2
 101_{\text{two}} | 101_{\text{two}}
+-37_{8} | -37_8
+37 | 37_8
+kx-a | \frac{dx}{dt}=kx-a
+\frac{d}{dx}x^2 | 2x
+2^{1000}+\sqrt2 | \sqrt2+2\cdot 2^{999}
 \overline{3}+1 | \overline{3}+1
 0.\dot{3} | 1/3
 \{(1,2),(3,4)\} | (3,4),(1,2)
@@ -267,6 +272,12 @@ AB | A
 5 \times 10^2 \text{ m} | 5
 101_2 | 101
 101_2 | 5
+-37_9 | -37_8
+-37_87 | -37_8
+2^{2008}-2x | 2^{2008}-2
+2^{1000}+\sqrt2 | 2^{1000}+\sqrt3
+2\cdot\frac{dx}{dt}=kx-a | \frac{dx}{dt}=kx-a
+\frac{dx}{dt}=0 | \frac{dy}{dt}=0
 a^2b | ab^2
 a/b | b/a
 2^{n+1} | 2^n + 1

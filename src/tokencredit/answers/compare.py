@@ -42,7 +42,7 @@ def _parse(latex: str) -> Any:
 
     from latex2sympy2_extended import NormalizationConfig, latex2sympy
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig
-    from sympy import Float, I, Rational, Symbol
+    from sympy import Derivative, Float, I, Rational, Symbol
     from sympy.logic.boolalg import BooleanAtom
 
     imaginary = r"(?<![A-Za-z\\_])(?<!_\{)i(?![A-Za-z])"
@@ -55,6 +55,9 @@ def _parse(latex: str) -> Any:
     )
     if hasattr(value, "atoms"):
         exact: dict[Any, Any] = {f: Rational(str(f)) for f in value.atoms(Float)}
+        # dM/dt of a letter M is a quantity of its own, not the 0 of a constant
+        rates = [d for d in value.atoms(Derivative) if d.expr.is_Symbol and d.expr not in d.variables]
+        exact |= {d: Symbol(str(d), real=not complex_numbers or None) for d in rates}
         exact |= {s: I for s in value.atoms(Symbol) if s.name == "i" and complex_numbers}
         value = value.xreplace(exact) if exact else value
     if value is None or isinstance(value, bool | BooleanAtom):
@@ -153,14 +156,24 @@ def _same_expression(gold: Any, answer: Any) -> bool:
     if gold.is_finite is False or answer.is_finite is False:
         return False
     values = _values(gold, answer)
-    if not all(_close(a, b) for a, b in values):
+    if not all(_close(a, b) for a, b in values) or _apart(gold - answer):
         return False
     return len(values) >= (1 if not gold.free_symbols | answer.free_symbols else 3) or bool(
         simplify(gold - answer) == 0
     )
 
 
+def _apart(difference: Any) -> bool:
+    """Whether a difference of numbers is plainly not 0, though it may be small beside them, as in 2^1000 + sqrt(2)."""
+    if difference.free_symbols or not difference.is_number:
+        return False
+    value = difference.evalf(15, maxn=400)
+    return bool(value.is_Float and value._prec > 1 and abs(value) > 10**-DIGITS)
+
+
 def _close(a: Any, b: Any) -> bool:
+    if a.is_Rational and b.is_Rational:
+        return bool(a == b)
     return bool(abs(a - b) <= max(abs(a), abs(b)) * 10**-DIGITS)
 
 
@@ -185,7 +198,8 @@ def _values(first: Any, second: Any) -> list[tuple[Any, Any]]:
             for k, s in enumerate(symbols)
         }
         at |= {s: Integer(2 + point + k) for k, s in enumerate(symbols) if s.is_integer}
-        pair = [expression.xreplace(at).evalf(DIGITS + 20, maxn=400) for expression in (first, second)]
+        pair = [expression.xreplace(at) for expression in (first, second)]
+        pair = [value if value.is_Rational else value.evalf(DIGITS + 20, maxn=400) for value in pair]
         if all(
             v.is_number and v.is_finite is not False and v != zoo and not v.free_symbols for v in pair
         ) and (allowed or all(v.is_real is not False for v in pair)):

@@ -17,7 +17,7 @@ from tokencredit.answers.spelling import TEXT, clean
 from tokencredit.answers.units import same_unit, split_unit, unit_name
 from tokencredit.answers.worker import ask
 
-__all__ = ["RELATION", "has_words", "judge", "parts", "same_text", "unnamed", "within"]
+__all__ = ["IN_BASE", "RELATION", "has_words", "judge", "parts", "same_text", "unnamed", "within"]
 
 _FUNCTION = r"sin|cos|tan|cot|sec|csc|log|ln|exp|arcsin|arccos|arctan|sqrt|frac|max|min|gcd|lcm|det|binom"
 _LETTERS = rf"\\(?!(?:{_FUNCTION})\b)[A-Za-z]+|[A-Za-z]{{1,4}}|\{{[A-Za-z ]+\}}"
@@ -35,7 +35,7 @@ _NOT_WORDS = re.compile(
     r"|(?<![A-Za-z])(?:degree|percent|(?:arc)?(?:sin|cos|tan)h?|log|exp)(?![A-Za-z])"
 )
 _OPTION = re.compile(r"(?:\(([A-J])\)|([A-J])(?:\)|[.:](?=[\s\\])|(?=\\text\{)))[\s:.)]*(.*)", re.DOTALL)
-_IN_BASE = re.compile(r"\d[^\W_]*_(?:\w+|\{\w+\})")
+IN_BASE = re.compile(r"-?\d[^\W_]*_(?:\w+|\{\w+\}|\{\\text\{\w+\}\})")
 RELATION = re.compile(r"[<>]|\\[lg]eq(?![A-Za-z])")
 _STRUCTURE = re.compile(r"\\(?:cup|begin|leq|geq)(?![A-Za-z])|[<>]")  # of what is no number
 _SET = re.compile(r"\\(?:emptyset|\{)")
@@ -87,10 +87,11 @@ def same_text(gold: str, answer: str) -> bool | None:
     clocks = _CLOCK.fullmatch(gold), _CLOCK.fullmatch(answer)
     if any(clocks):
         return all(clocks) and _same_clock(*clocks)  # type: ignore[arg-type]
-    if _IN_BASE.fullmatch(answer):
-        if not _IN_BASE.fullmatch(gold):
-            return False
+    in_base = IN_BASE.fullmatch(gold), IN_BASE.fullmatch(answer)
+    if all(in_base):
         return re.sub(r"[{}]", "", gold) == re.sub(r"[{}]", "", answer)
+    if any(in_base):
+        return gold.partition("_")[0] == answer  # a base on the gold alone is ignored
     sides = [TEXT.sub(r"\1", text).split("=") for text in (gold, answer)]
     if len(sides[0]) == 2 and sides[0] == [side.strip() for side in sides[1][::-1]]:
         return True

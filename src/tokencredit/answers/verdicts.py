@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tokencredit.answers.boxes import neighbours
 from tokencredit.answers.constants import constant
-from tokencredit.answers.equality import RELATION, has_words, judge, parts, unnamed, within
+from tokencredit.answers.equality import IN_BASE, RELATION, has_words, judge, parts, unnamed, within
 from tokencredit.answers.extraction import Answer, extract
 from tokencredit.answers.formula import DEPTH, LENGTH, UnjudgedError, depth, prepared
 from tokencredit.answers.plain_numbers import number
@@ -125,7 +125,7 @@ def check_gold(gold: str) -> str | None:
         return "the gold is empty"
     if len(gold) > LENGTH_LIMIT:
         return f"the gold is longer than {LENGTH_LIMIT} characters"
-    if number(text) is not None or re.fullmatch(r"[\w\s().,;:-]+", text):
+    if number(text) is not None or IN_BASE.fullmatch(text) or re.fullmatch(r"[\w\s().,;:-]+", text):
         return None
     try:
         for body in _bodies(text):
