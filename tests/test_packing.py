@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ from transformers import (
 import plain
 import plain_sparse
 from models import VOCABULARY, bart, gpt2, llama, ragged, with_probe
+from tokencredit import token_importance
 from tokencredit.credit import Options, get_strategy
 from tokencredit.layout import parts
 from tokencredit.policy import Policy, _packs, _pads
@@ -132,6 +135,39 @@ def test_sparse_with_all_later_tokens_is_exact():
     few = sparse(Policy(model), rows, 2)
     assert not torch.allclose(few, exact, rtol=1e-3)
     assert (few - exact).abs().max() < exact.max()
+
+
+def test_the_largest_m_is_exact():
+    model, rows = build(llama), ragged().select(ragged().readable)
+    assert torch.equal(sparse(Policy(model), rows, 10**20), sparse(Policy(model), rows, 10**3))
+
+
+def test_rows_without_a_prompt():
+    """The first reasoning token then predicts the rest; rows with a prompt may stand beside them."""
+    model, rollouts = build(llama), ragged()
+    mask = rollouts.prompt_mask.clone()
+    mask[[0, 2]] = False
+    for some in (mask, torch.zeros_like(mask)):
+        bare = dataclasses.replace(rollouts, prompt_mask=some)
+        rows = bare.readable
+        found = importance(Policy(model, token_budget=50), bare.select(rows))
+        expected = plain.oar_p(model, bare, "answer_kl", "pad", pad=2)[rows]
+        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-11)
+        found = token_importance(model, bare, "oar-g", noise_std=0.3)
+        torch.testing.assert_close(
+            found, plain.oar_g(model, bare, "answer_mean", noise_std=0.3), rtol=1e-7, atol=1e-11
+        )
+    assert _packs[model] is True
+
+
+def test_models_in_threads_of_their_own():
+    rollouts = ragged().select(ragged().readable)
+    expected = importance(Policy(build(llama)), rollouts)
+    models = [build(llama) for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda model: importance(Policy(model), rollouts), models))
+    for one in found:
+        torch.testing.assert_close(one, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("make", [chunked, recurrent])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from models import gpt2, llama, ragged, rows_of
+from models import VOCABULARY, gpt2, llama, ragged, rows_of
 from tokencredit import Rollouts, UsageError, token_importance
 from tokencredit.calling import Caller
 from tokencredit.policy import Policy
@@ -137,6 +137,74 @@ def test_an_empty_prompt_is_refused():
     bare = dataclasses.replace(rollouts, prompt_mask=torch.zeros_like(rollouts.prompt_mask))
     with pytest.raises(UsageError, match="empty prompt"):
         token_importance(llama(), bare, "entropy")
+
+
+def test_ids_that_the_model_does_not_know_are_refused():
+    """On a GPU an index out of range would end the process."""
+    for bad in (VOCABULARY, -1):
+        with pytest.raises(UsageError, match=f"the token id {bad} is none of the 37"):
+            token_importance(llama(), ragged(), "oar-p", pad_token_id=bad)
+    strange = dataclasses.replace(ragged(), prompt_ids=ragged().prompt_ids + VOCABULARY)
+    with pytest.raises(UsageError, match="tokenizer and pad token must be the model's own"):
+        token_importance(llama(), strange, "oar-g")
+
+
+@pytest.mark.parametrize("limit", ["token_budget", "max_rows"])
+@pytest.mark.parametrize("bad", [0, -1, 1.5, "9"])
+def test_limits_that_are_no_numbers_are_refused(limit, bad):
+    with pytest.raises(UsageError, match=f"{limit} must be a whole number, at least 1"):
+        token_importance(llama(), ragged(), **{limit: bad})
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("gradient", ["noise", "labels"])
+def test_gradients_whatever_mode_the_caller_is_in(mode, gradient):
+    model = llama()
+    expected = token_importance(model, ragged(), "oar-g", gradient=gradient)
+    with mode():
+        found = token_importance(model, ragged(), "oar-g", gradient=gradient)
+    assert expected.max() > 0
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_models_made_in_inference_mode_are_refused():
+    with torch.inference_mode():
+        model = llama()
+    with pytest.raises(UsageError, match="made under torch"):
+        Policy(model)
+
+
+def test_half_precision_is_that_of_the_weights_or_of_autocast():
+    model = llama(torch.float32)
+    assert not Policy(model).half_precision
+    assert Policy(llama(torch.bfloat16)).half_precision
+    with torch.autocast("cpu", torch.bfloat16):
+        assert Policy(model).half_precision
+        assert not Policy(model, half_precision=False).half_precision
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_compiled_models_are_not_compiled_for_each_pass(in_place):
+    """And stay compiled for their owner."""
+    calls = []
+
+    def backend(graph, _inputs):
+        calls.append(graph)
+        return graph.forward
+
+    model = llama(torch.float32)
+    compiled = model
+    if in_place:
+        model.compile(backend=backend)
+    else:
+        compiled = torch.compile(model, backend=backend)
+    found = token_importance(compiled, ragged(), "oar-p", pad_token_id=2)
+    assert not calls
+    torch.testing.assert_close(
+        found, token_importance(llama(torch.float32), ragged(), "oar-p", pad_token_id=2)
+    )
+    if in_place:
+        assert model._compiled_call_impl is not None
 
 
 def test_nothing_to_do_is_no_call():

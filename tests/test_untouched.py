@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import plain
 from families import build, with_lora
 from models import ragged, with_probe
-from tokencredit import token_importance
+from tokencredit import UsageError, token_importance
 
 ROLLOUTS = with_probe(ragged(), [1, 3])
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -174,6 +174,18 @@ def test_after_an_exception_in_a_pass(name, form, error):
         assert_bit_equal(said, outputs(model))
         torch.testing.assert_close(importance(model, form), expected, rtol=1e-3, atol=1e-5)
     assert count > 2, "there must have been passes to break off"
+
+
+def test_a_pass_within_a_pass_is_refused():
+    """What the inner one would put back is the outer one's state, not the model's."""
+    model = in_use(build("llama"))
+    handle = layer_of(model).register_forward_pre_hook(lambda *_: importance(model, "oar-p") and None)
+    before = state(model)
+    with pytest.raises(UsageError, match="in a pass of attribution already"):
+        importance(model, "oar-p")
+    assert_same(before, state(model))
+    handle.remove()
+    torch.testing.assert_close(importance(model, "oar-p"), importance(build("llama"), "oar-p"))
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

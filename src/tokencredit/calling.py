@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from tokencredit.packing import Segment, run_packed
 
 _HALVES = (torch.bfloat16, torch.float16)
 _HEAD_ROWS = 8192  # of a half-precision head that are float32 at once
+_in_pass: WeakSet[nn.Module] = WeakSet()
 
 
 class Caller:
@@ -32,20 +34,30 @@ class Caller:
     Attributes:
         dtype: of the logits it gives, float32 or better.
         eps: rounding of the type that its passes compute in.
-        half_precision: whether they compute in bfloat16 or float16; the head computes in float32 all the same.
+        half_precision: whether they compute in bfloat16 or float16, by default as the weights or the autocast around;
+            the head computes in float32 all the same.
         accepts: names of its forward's parameters.
 
     Raises:
-        UsageError: the model has no input embedding module, or is tuned by virtual prompt tokens.
+        UsageError: the model has no input embedding module, is tuned by virtual prompt tokens, or was made under
+            torch.inference_mode().
     """
 
     def __init__(self, model: nn.Module, half_precision: bool | None = None) -> None:
-        self.model = model
+        # What is compiled would be compiled anew for every shape of a pass, which takes far longer than the pass.
+        self.model: nn.Module = getattr(model, "_orig_mod", model)
         self.embedding = _embedding_module(model)
+        if any(parameter.is_inference() for parameter in model.parameters()):
+            raise UsageError(
+                f"{type(model).__name__} was made under torch.inference_mode(), so that no gradient can pass it; "
+                "make it outside"
+            )
         weight = next((p for p in model.parameters() if p.is_floating_point()), None)
         weight_dtype = torch.float32 if weight is None else weight.dtype
         halves = weight_dtype in _HALVES
-        self.half_precision = halves if half_precision is None else half_precision
+        if half_precision is None:
+            half_precision = halves or torch.is_autocast_enabled(self.device.type)
+        self.half_precision = half_precision
         self.dtype = torch.float64 if weight_dtype == torch.float64 else torch.float32
         computes_in = torch.bfloat16 if self.half_precision and not halves else weight_dtype
         self.eps = torch.finfo(computes_in).eps
@@ -65,6 +77,11 @@ class Caller:
         """The configuration of the text model; None where there is none."""
         config: Any = getattr(self.model, "config", None)
         return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+    @property
+    def known_ids(self) -> int | None:
+        """How many ids the input embedding knows; None where it doesn't tell."""
+        return getattr(self.embedding, "num_embeddings", None)
 
     @property
     def vocabulary(self) -> int:
@@ -140,11 +157,37 @@ class Caller:
 
     @contextmanager
     def _calls(self) -> Iterator[None]:
-        """Evaluation mode, frozen parameters and a float32 head; then what each was before."""
+        """A pass by itself.
+
+        Raises:
+            UsageError: the model is in a pass already.
+        """
+        if self.model in _in_pass:
+            raise UsageError(
+                f"{type(self.model).__name__} is in a pass of attribution already; two at once, in threads or hooks, "
+                "need a copy each"
+            )
+        _in_pass.add(self.model)
+        try:
+            with self._made_ready():
+                yield
+        finally:
+            _in_pass.discard(self.model)
+
+    @contextmanager
+    def _made_ready(self) -> Iterator[None]:
+        """Evaluation mode, nothing compiled, frozen parameters and a float32 head; then what each was before."""
         modes = [(module, module.training) for module in self.model.modules()]
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        compiled = [
+            (module, module._compiled_call_impl)
+            for module in self.model.modules()
+            if module._compiled_call_impl is not None
+        ]
         head = self.float32_head() if self.half_precision else None
         self.model.eval()
+        for module, _ in compiled:
+            module._compiled_call_impl = None
         if torch.is_grad_enabled():
             for parameter in trained:
                 parameter.requires_grad_(False)
@@ -157,6 +200,8 @@ class Caller:
                 parameter.requires_grad_(True)
             for module, mode in modes:
                 module.training = mode
+            for module, call in compiled:
+                module._compiled_call_impl = call
 
     def float32_head(self) -> Any:
         """A hook that computes the logits anew in float32; None where the head is not a plain matrix."""

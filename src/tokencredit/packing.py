@@ -8,6 +8,7 @@ is a function registered with transformers' AttentionInterface that keeps the pi
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -137,7 +138,13 @@ class _Scattered:
     mask: _Mask
 
 
-_running: list[tuple[list[_Alike], list[_Scattered], bool]] = []
+class _Running(threading.local):
+    """The pass that is running, in each thread."""
+
+    segments: tuple[list[_Alike], list[_Scattered], bool] | None = None
+
+
+_running = _Running()
 
 
 def run_packed(model: nn.Module, segments: Sequence[Segment], reads: Tensor) -> Tensor:
@@ -169,11 +176,12 @@ def _attention_of(model: nn.Module, segments: Sequence[Segment]) -> Iterator[Non
     for config, _ in before:
         config._attn_implementation_internal = NAME
     eager = any(name == "eager" for _, name in before)
-    _running.append((_alike(segments), _scattered(segments), eager))
+    outer = _running.segments
+    _running.segments = (_alike(segments), _scattered(segments), eager)
     try:
         yield
     finally:
-        _running.pop()
+        _running.segments = outer
         for config, name in before:
             config._attn_implementation_internal = name
 
@@ -258,7 +266,8 @@ def _attend(
     if asked or attention_mask is not None or not hasattr(module, "layer_idx"):
         raise UnsupportedAttentionError(f"its attention asks for {', '.join(asked) or 'a mask of its own'}")
     layer: Any = module.layer_idx
-    alike, scattered, eager = _running[-1]
+    assert _running.segments is not None
+    alike, scattered, eager = _running.segments
     form = _Form(scaling, sliding_window, softcap, eager)
     found: list[tuple[int, Tensor]] = []
     for group in alike:

@@ -71,9 +71,7 @@ class Passes(Protocol):
     ) -> Iterator[tuple[Tensor, Outcome, Outcome]]:
         """As `Policy.perturbed`."""
 
-    def differentiable(
-        self, batch: Batch, clean: Clean | None, noise: Tensor | None
-    ) -> tuple[Outcome, Leaf]:
+    def differentiable(self, batch: Batch, clean: Clean | None, noise: Tensor | None) -> tuple[Outcome, Leaf]:
         """As `Policy.differentiable_outcome`."""
 
 
@@ -86,9 +84,7 @@ class WholeRows:
 
     def size(self, plans: Sequence[RowPlan]) -> int:
         before = max(plan.reads[0] for plan in plans)
-        return len(plans) * (
-            before + max(plan.reads[-1] - plan.reads[0] + 1 for plan in plans)
-        )
+        return len(plans) * (before + max(plan.reads[-1] - plan.reads[0] + 1 for plan in plans))
 
     def clean(self, batch: Batch) -> Clean:
         with torch.no_grad():
@@ -101,27 +97,19 @@ class WholeRows:
         columns = batch.columns[edits.rows, edits.tokens]
         limit = budget.reads(batch.read_mask.shape[1], self.caller.vocabulary)
         limit = max(1, min(limit, budget.tokens // batch.ids.shape[1]))
-        chunks = (
-            torch.arange(columns.numel(), device=columns.device).split(limit)
-            if columns.numel()
-            else ()
-        )
+        chunks = torch.arange(columns.numel(), device=columns.device).split(limit) if columns.numel() else ()
         for part in self.ranks.in_step(chunks):
             if part is None:
                 self.caller.empty()
                 continue
             edited = take(batch, edits.rows[part])
             ids = edited.ids.clone()
-            ids[torch.arange(part.numel(), device=ids.device), columns[part]] = (
-                edits.new_ids[part]
-            )
+            ids[torch.arange(part.numel(), device=ids.device), columns[part]] = edits.new_ids[part]
             with torch.no_grad():
                 changed = self.caller.rows(edited, ids)
             yield part, clean.select(edits.rows[part]), changed
 
-    def differentiable(
-        self, batch: Batch, clean: Clean | None, noise: Tensor | None
-    ) -> tuple[Outcome, Leaf]:
+    def differentiable(self, batch: Batch, clean: Clean | None, noise: Tensor | None) -> tuple[Outcome, Leaf]:
         columns = batch.columns.clamp(max=batch.ids.shape[1] - 1)
         starts = torch.arange(batch.size, device=columns.device) * batch.ids.shape[1]
         places = starts[:, None] + columns
@@ -153,23 +141,15 @@ class PackedRows:
     ) -> Iterator[tuple[Tensor, Outcome, Outcome]]:
         prompts, completions = _segments(batch, keep=True, influence=m > 0)
         clean = self._clean(batch, prompts, completions).outcome
-        segments = (
-            _sparse_edits(batch, edits, completions, m)
-            if m
-            else _exact_edits(edits, completions)
-        )
+        segments = _sparse_edits(batch, edits, completions, m) if m else _exact_edits(edits, completions)
         # Suffixes of equal shape share one attention call, so they go into the same pass.
         row_of = edits.rows.tolist()
-        order = sorted(
-            range(len(segments)), key=lambda n: _shape(segments[n], row_of[n])
-        )
+        order = sorted(range(len(segments)), key=lambda n: _shape(segments[n], row_of[n]))
         limit = budget.reads(batch.read_mask.shape[1], self.caller.vocabulary)
         # Kept keys and values take their part of the budget, so that longer rows don't take more memory.
         kept = sum(segment.size for segment in [*_distinct(prompts), *completions])
         tokens = max(budget.tokens - kept, budget.tokens // 2)
-        for run in self.ranks.in_step(
-            parts([segments[n].size for n in order], tokens, limit)
-        ):
+        for run in self.ranks.in_step(parts([segments[n].size for n in order], tokens, limit)):
             if run is None:
                 self.caller.empty()
                 continue
@@ -180,9 +160,7 @@ class PackedRows:
                 changed = self._read(batch, rows, [segments[n] for n in chosen])
             yield part, clean.select(rows), changed
 
-    def differentiable(
-        self, batch: Batch, clean: Clean | None, noise: Tensor | None
-    ) -> tuple[Outcome, Leaf]:
+    def differentiable(self, batch: Batch, clean: Clean | None, noise: Tensor | None) -> tuple[Outcome, Leaf]:
         if clean is None:
             prompts, completions = _segments(batch)
             with torch.no_grad():
@@ -192,45 +170,28 @@ class PackedRows:
                 )
         else:
             prompts = clean.prompts
-            completions = [
-                replace(segment, keep=False) for segment in clean.completions
-            ]
-        sizes = _whole_numbers(
-            [0] + [segment.size for segment in completions], batch.ids.device
-        )
+            completions = [replace(segment, keep=False) for segment in clean.completions]
+        sizes = _whole_numbers([0] + [segment.size for segment in completions], batch.ids.device)
         starts = sizes.cumsum(0)[:-1]
-        places = starts[:, None] + torch.arange(
-            batch.columns.shape[1], device=starts.device
-        )
+        places = starts[:, None] + torch.arange(batch.columns.shape[1], device=starts.device)
         places = places.clamp(max=max(int(sizes.sum()) - 1, 0))
         everything = torch.arange(batch.size, device=starts.device)
         with self.caller.leaf(places[batch.reasoning], noise) as embeddings:
             outcome = self._read(batch, everything, completions)
         return outcome, Leaf(embeddings[0], places)
 
-    def _clean(
-        self, batch: Batch, prompts: list[Segment], completions: list[Segment]
-    ) -> Clean:
+    def _clean(self, batch: Batch, prompts: list[Segment], completions: list[Segment]) -> Clean:
         """One pass over prompts and completions; positions read may lie in either."""
-        run = [
-            *_distinct(prompts),
-            *(segment for segment in completions if segment.size),
-        ]
+        run = [*_distinct(prompts), *_distinct(completions)]
         begins, place = {}, 0
         for segment in run:
             begins[id(segment)] = place
             place += segment.size
         device = batch.ids.device
-        prompt_begins = _whole_numbers(
-            [begins[id(segment)] for segment in prompts], device
-        )
+        prompt_begins = _whole_numbers([begins.get(id(segment), 0) for segment in prompts], device)
         sizes = _whole_numbers([segment.size for segment in prompts], device)
-        own_begins = _whole_numbers(
-            [begins.get(id(segment), 0) for segment in completions], device
-        )
-        first = (
-            batch.read_from - batch.mask.long().argmax(dim=1) if batch.size else sizes
-        )
+        own_begins = _whole_numbers([begins.get(id(segment), 0) for segment in completions], device)
+        first = batch.read_from - batch.mask.long().argmax(dim=1) if batch.size else sizes
         reads = first[:, None] + torch.arange(batch.read_mask.shape[1], device=device)
         inside = reads < sizes[:, None]
         reads = torch.where(
@@ -240,18 +201,14 @@ class PackedRows:
         )
         with torch.no_grad():
             found = self.caller.packed(run, reads[batch.read_mask])
-        return Clean(
-            _outcome(found, batch.read_mask, batch.targets), prompts, completions
-        )
+        return Clean(_outcome(found, batch.read_mask, batch.targets), prompts, completions)
 
     def _read(self, batch: Batch, rows: Tensor, segments: Sequence[Segment]) -> Outcome:
         """One pass; the outcome of each segment, whose last token is the last that its row reads."""
         mask, targets = batch.read_mask[rows], batch.targets[rows]
         sizes = _whole_numbers([segment.size for segment in segments], mask.device)
         last_read = (mask * torch.arange(mask.shape[1], device=mask.device)).amax(1)
-        reads = (sizes.cumsum(0) - 1 - last_read)[:, None] + torch.arange(
-            mask.shape[1], device=mask.device
-        )
+        reads = (sizes.cumsum(0) - 1 - last_read)[:, None] + torch.arange(mask.shape[1], device=mask.device)
         return _outcome(self.caller.packed(segments, reads[mask]), mask, targets)
 
 
@@ -278,32 +235,23 @@ def _segments(
     for row, start in enumerate(starts):
         ids = batch.ids[row][batch.mask[row]]
         size = int(batch.columns[row, 0]) - start
-        prompt = prompts.setdefault(
-            tuple(ids[:size].tolist()), Segment(ids[:size], keep=True)
-        )
+        prompt = prompts.setdefault(tuple(ids[:size].tolist()), Segment(ids[:size], keep=True))
         own = ids[size:]
-        noted = (
-            torch.zeros(own.numel(), own.numel(), device=own.device)
-            if influence
-            else None
-        )
+        noted = torch.zeros(own.numel(), own.numel(), device=own.device) if influence else None
         of_rows.append(prompt)
-        completions.append(
-            Segment(own, size, prefix=prompt, keep=keep, influence=noted)
-        )
+        completions.append(Segment(own, size, prefix=prompt if size else None, keep=keep, influence=noted))
     return of_rows, completions
 
 
 def _distinct(segments: Sequence[Segment]) -> list[Segment]:
-    return list({id(segment): segment for segment in segments}.values())
+    """Each segment once, without empty ones: attention takes none, and nothing reads them."""
+    return list({id(segment): segment for segment in segments if segment.size}.values())
 
 
 def _exact_edits(edits: Edits, completions: Sequence[Segment]) -> list[Segment]:
     """For each edit the row from its token on."""
     segments = []
-    for row, token, new_id in zip(
-        edits.rows.tolist(), edits.tokens.tolist(), edits.new_ids, strict=True
-    ):
+    for row, token, new_id in zip(edits.rows.tolist(), edits.tokens.tolist(), edits.new_ids, strict=True):
         segments.append(_suffix(completions[row], token, new_id))
     return segments
 
@@ -314,44 +262,29 @@ def _suffix(clean: Segment, token: int, new_id: Tensor) -> Segment:
     return Segment(ids, clean.start + token, prefix=clean)
 
 
-def _sparse_edits(
-    batch: Batch, edits: Edits, completions: Sequence[Segment], m: int
-) -> list[Segment]:
+def _sparse_edits(batch: Batch, edits: Edits, completions: Sequence[Segment], m: int) -> list[Segment]:
     """For each edit its token, the m later reasoning tokens that it influences most, and what follows the reasoning."""
     segments: dict[int, Segment] = {}
     for row, clean in enumerate(completions):
         tail = _tail(batch, row, clean)
         of_row = (edits.rows == row).nonzero().squeeze(1)
         tokens, new_ids = edits.tokens[of_row], edits.new_ids[of_row]
-        near = tail - tokens - 1 <= m
+        near = tail - tokens - 1 <= min(m, tail)
         for place in near.nonzero().squeeze(1).tolist():
-            segments[int(of_row[place])] = _suffix(
-                clean, int(tokens[place]), new_ids[place]
-            )
+            segments[int(of_row[place])] = _suffix(clean, int(tokens[place]), new_ids[place])
         tokens, new_ids, of_row = tokens[~near], new_ids[~near], of_row[~near]
         if not of_row.numel():
             continue
         assert clean.influence is not None
         later = torch.arange(tail, device=tokens.device)[:, None] > tokens
-        most = (
-            clean.influence[:tail, tokens]
-            .masked_fill(~later, -1.0)
-            .topk(m, dim=0)
-            .indices
-        )
-        rest = torch.arange(tail, clean.size, device=tokens.device).expand(
-            tokens.numel(), -1
-        )
+        most = clean.influence[:tail, tokens].masked_fill(~later, -1.0).topk(m, dim=0).indices
+        rest = torch.arange(tail, clean.size, device=tokens.device).expand(tokens.numel(), -1)
         places = torch.cat([tokens[:, None], most.sort(dim=0).values.T, rest], dim=1)
         ids = clean.ids[places]
         ids[:, 0] = new_ids
         positions = clean.start + places
-        for edit, token, *piece in zip(
-            of_row.tolist(), tokens.tolist(), ids, positions, strict=True
-        ):
-            segments[edit] = Segment(
-                piece[0], clean.start + token, piece[1], prefix=clean
-            )
+        for edit, token, *piece in zip(of_row.tolist(), tokens.tolist(), ids, positions, strict=True):
+            segments[edit] = Segment(piece[0], clean.start + token, piece[1], prefix=clean)
     return [segments[edit] for edit in range(edits.rows.numel())]
 
 

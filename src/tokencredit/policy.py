@@ -50,12 +50,14 @@ class Policy:
         token_budget: tokens in one forward pass, at least one row; by default found from the free memory. When memory
             runs out it is halved.
         max_rows: rows in one forward pass, no limit by default.
-        half_precision: whether passes compute in bfloat16 or float16; by default as the weights do.
+        half_precision: whether passes compute in bfloat16 or float16; by default as the weights do, or the autocast
+            around.
         in_step: run equal numbers of passes on every rank of the default process group, as a sharded model needs;
             then every rank must make the same calls.
 
     Raises:
-        UsageError: the model has no input embedding module, or is tuned by virtual prompt tokens.
+        UsageError: the model has no input embedding module, is tuned by virtual prompt tokens, or was made under
+            torch.inference_mode(); a budget that is no whole number from 1 on.
     """
 
     def __init__(
@@ -66,8 +68,9 @@ class Policy:
         half_precision: bool | None = None,
         in_step: bool = False,
     ) -> None:
-        if (token_budget is not None and token_budget < 1) or (max_rows is not None and max_rows < 1):
-            raise UsageError("the token budget and the number of rows a pass must be at least 1")
+        for name, limit in (("token_budget", token_budget), ("max_rows", max_rows)):
+            if limit is not None and (not isinstance(limit, int) or limit < 1):
+                raise UsageError(f"{name} must be a whole number, at least 1, not {limit!r}")
         self._caller = Caller(model, half_precision)
         self._ranks = Ranks(self._caller.device, in_step)
         self.token_budget = token_budget or found_budget(self._caller)
@@ -98,12 +101,17 @@ class Policy:
 
         Returns:
             (B, T), 0 in all other rows.
+
+        Raises:
+            UsageError: an id that the model's embedding doesn't know, or as `align`.
         """
         readable = rollouts.readable.nonzero().squeeze(1).tolist()
         build = first_read_row if outcome == "last" else outcome_row
-        result = torch.zeros(rollouts.shape, dtype=self.dtype, device=rollouts.completion_ids.device)
-        for batch, values in self._batches(rollouts, readable, build, function):
-            result[batch.rows] = values.to(result)
+        # Gradients are asked for inside, whatever mode the caller is in.
+        with torch.inference_mode(False), torch.enable_grad():
+            result = torch.zeros(rollouts.shape, dtype=self.dtype, device=rollouts.completion_ids.device)
+            for batch, values in self._batches(rollouts, readable, build, function):
+                result[batch.rows] = values.to(result)
         return result
 
     def clean(self, batch: Batch) -> Clean:
@@ -123,7 +131,11 @@ class Policy:
 
         Yields:
             which edits (n,), and their clean and changed Outcome, (n, K, V) each.
+
+        Raises:
+            UsageError: a new id that the model's embedding doesn't know.
         """
+        self._refuse_unknown(new_ids.unique().tolist())
         yield from self._passes().changed(batch, Edits(rows, tokens, new_ids), m, self._budget())
 
     def differentiable_outcome(
@@ -193,6 +205,8 @@ class Policy:
     ) -> Iterator[tuple[Batch, Tensor]]:
         """Batches of similar length with the function's values; without rows as long as only other ranks have some."""
         plans = {row: build(rollouts, row) for row in rows}
+        for plan in plans.values():
+            self._refuse_unknown(plan.ids)
         left = sorted(rows, key=lambda row: len(plans[row].ids))
         while self._ranks.any(bool(left)):
             self._find_out(plans)
@@ -209,6 +223,18 @@ class Policy:
                 continue
             yield batch, values
             left = left[len(chosen) :]
+
+    def _refuse_unknown(self, ids: list[int]) -> None:
+        """On a GPU such an id would end the process."""
+        known = self._caller.known_ids
+        if known is None or not ids:
+            return
+        for one in (min(ids), max(ids)):
+            if not 0 <= one < known:
+                raise UsageError(
+                    f"the token id {one} is none of the {known} that the model's embedding knows; "
+                    "tokenizer and pad token must be the model's own"
+                )
 
     def _find_out(self, plans: dict[int, RowPlan]) -> None:
         """What the model can do; ranks find out together, so that they run the same passes."""

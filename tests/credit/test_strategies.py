@@ -248,6 +248,10 @@ def test_unknown_names_are_listed(model):
     for value in (float("inf"), float("nan")):
         with pytest.raises(UsageError, match="beta must be a finite number"):
             token_weights(model, ragged(), beta=value)
+    for name in ("m", "draws", "labels", "seed", "step"):
+        for bad in (2.5, "8", True, None):
+            with pytest.raises(UsageError, match=f"{name} must be a whole number"):
+                Options(**{name: bad})
     with pytest.raises(UsageError, match="outcome must be one of last"):
         token_weights(model, ragged(), outcome="first")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from tokencredit.errors import UsageError
 
@@ -70,9 +71,13 @@ class Options:
             if value not in allowed:
                 names = ", ".join(str(choice) for choice in allowed if choice is not None)
                 raise UsageError(f"{name} must be one of {names}, not {value!r}")
+        for name in ("m", "draws", "labels", "seed", "step"):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or isinstance(value, bool):
+                raise UsageError(f"{name} must be a whole number, not {value!r}")
         for name in ("q", "floor", "beta", "noise_std", "bias"):
-            if not math.isfinite(getattr(self, name)):
-                raise UsageError(f"{name} must be a finite number, not {getattr(self, name)}")
+            if not isinstance(getattr(self, name), Real) or not math.isfinite(getattr(self, name)):
+                raise UsageError(f"{name} must be a finite number, not {getattr(self, name)!r}")
         for name in ("q", "floor"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
