@@ -13,10 +13,10 @@ from torch import Tensor
 
 from tokencredit.credit import Options
 from tokencredit.credit.keys import keyed_generator
-from tokencredit.credit.outcome import divergence
+from tokencredit.credit.outcome import Outcome, divergence
 from tokencredit.credit.perturbation import counterfactuals
-from tokencredit.layout import Batch
-from tokencredit.policy import Policy
+from tokencredit.layout import Batch, take
+from tokencredit.policy import LOGITS_PER_TOKEN, Policy
 from tokencredit.rollouts import Rollouts
 
 LEVELS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
@@ -66,13 +66,24 @@ def causal_curves(policy: Policy, rollouts: Rollouts, scores: Tensor, options: O
     def measure(batch: Batch) -> Tensor:
         rows = batch.rows
         clean = policy.clean(batch).outcome
+        games = []  # where the distances go, and which tokens are replaced
         for level in range(counts.shape[1]):
             chosen = (places[rows] < counts[rows, level, None]) & mask[rows]
-            for found, edited in ((deletion, chosen), (insertion, mask[rows] & ~chosen)):
-                found[rows.cpu(), level] = 0.0
-                if edited.any():
-                    changed = policy.clean(_edited(batch, edited, replacements[rows])).outcome
-                    found[rows.cpu(), level] = divergence(clean, changed, mode).abs().cpu()
+            games += [(deletion, level, chosen), (insertion, level, mask[rows] & ~chosen)]
+        for found, level, _ in games:
+            found[rows.cpu(), level] = 0.0
+        games = [game for game in games if game[2].any()]
+        size = _versions(policy, batch, clean)
+        for start in range(0, len(games), size):
+            part = games[start : start + size]
+            index = torch.arange(batch.size, device=rows.device).repeat(len(part))
+            versions = take(batch, index)
+            edited = _edited(
+                versions, torch.cat([tokens for *_, tokens in part]), replacements[versions.rows]
+            )
+            moved = divergence(clean.select(index), policy.clean(edited).outcome, mode).abs().cpu()
+            for (found, level, _), values in zip(part, moved.split(batch.size), strict=True):
+                found[rows.cpu(), level] = values
         return torch.zeros(batch.reasoning.shape, dtype=policy.dtype, device=batch.ids.device)
 
     policy.map(rollouts, mode, measure)
@@ -102,6 +113,13 @@ def _counts(mask: Tensor) -> Tensor:
     totals = mask.sum(dim=1, keepdim=True)
     counts = (levels * totals).round().long()
     return torch.where(levels > 0, counts.clamp(min=1), counts).minimum(totals)
+
+
+def _versions(policy: Policy, batch: Batch, clean: Outcome) -> int:
+    """How many edited versions of the batch one pass may hold: their prompts are run once where rows are packed."""
+    tokens, logits = batch.ids.numel(), clean.logits.numel()
+    budget, rows = policy.token_budget, policy.max_rows or batch.size * 2 * len(LEVELS)
+    return max(1, min(budget // tokens, budget * LOGITS_PER_TOKEN // logits, rows // batch.size))
 
 
 def _edited(batch: Batch, edited: Tensor, replacements: Tensor) -> Batch:

@@ -227,9 +227,9 @@ class _Batch:
     def _add(self, name: str, credit: TokenCredit, figures: list[Figures], curves: Curves) -> None:
         rollouts, subject = self.rollouts, self.subject
         assert rollouts.groups is not None and rollouts.row_keys is not None and rollouts.rewards is not None
+        deletion, insertion = (area.tolist() for area in curves.areas)
         for row, spans in enumerate(self.spans):
             completion = int(rollouts.row_keys[row])
-            deleted, inserted = (float(area[row]) for area in curves.areas)
             about = {
                 "source": subject.source,
                 "policy": subject.policy,
@@ -240,7 +240,7 @@ class _Batch:
             found: dict[str, Any] = {
                 **about,
                 "problem": int(rollouts.groups[row]),
-                "figures": figures[row] | {"deletion_area": deleted, "insertion_area": inserted},
+                "figures": figures[row] | {"deletion_area": deletion[row], "insertion_area": insertion[row]},
                 "curves": {
                     part: getattr(curves, part)[row].tolist() for part in ("shares", "deletion", "insertion")
                 },
