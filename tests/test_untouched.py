@@ -176,6 +176,27 @@ def test_after_an_exception_in_a_pass(name, form, error):
     assert count > 2, "there must have been passes to break off"
 
 
+def test_after_an_interruption_of_what_precedes_a_pass(monkeypatch):
+    """Between the first module that is put into evaluation mode and the last one."""
+    model = in_use(build("llama", dtype=torch.bfloat16))
+    before = state(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(model.lm_head), "train", interrupted_if(model.lm_head))
+        with pytest.raises(Interruption):
+            importance(model, "oar-p")
+    assert_same(before, state(model))
+    importance(model, "oar-p")
+
+
+def interrupted_if(target: nn.Module) -> Any:
+    def train(module: nn.Module, mode: bool = True) -> nn.Module:
+        if module is target:
+            raise Interruption
+        return nn.Module.train(module, mode)
+
+    return train
+
+
 def test_a_pass_within_a_pass_is_refused():
     """What the inner one would put back is the outer one's state, not the model's."""
     model = in_use(build("llama"))

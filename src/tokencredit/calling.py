@@ -167,8 +167,8 @@ class Caller:
                 f"{type(self.model).__name__} is in a pass of attribution already; two at once, in threads or hooks, "
                 "need a copy each"
             )
-        _in_pass.add(self.model)
         try:
+            _in_pass.add(self.model)
             with self._made_ready():
                 yield
         finally:
@@ -185,13 +185,13 @@ class Caller:
             if module._compiled_call_impl is not None
         ]
         head = self.float32_head() if self.half_precision else None
-        self.model.eval()
-        for module, _ in compiled:
-            module._compiled_call_impl = None
-        if torch.is_grad_enabled():
-            for parameter in trained:
-                parameter.requires_grad_(False)
         try:
+            self.model.eval()
+            for module, _ in compiled:
+                module._compiled_call_impl = None
+            if torch.is_grad_enabled():
+                for parameter in trained:
+                    parameter.requires_grad_(False)
             yield
         finally:
             if head is not None:

@@ -173,12 +173,12 @@ def _attention_of(model: nn.Module, segments: Sequence[Segment]) -> Iterator[Non
         raise UnsupportedAttentionError(f"its layers are {', '.join(sorted(set(kinds)))}")
     configs = {id(config): config for module in model.modules() if (config := _config(module)) is not None}
     before = [(config, config._attn_implementation_internal) for config in configs.values()]
-    for config, _ in before:
-        config._attn_implementation_internal = NAME
     eager = any(name == "eager" for _, name in before)
     outer = _running.segments
-    _running.segments = (_alike(segments), _scattered(segments), eager)
     try:
+        for config, _ in before:
+            config._attn_implementation_internal = NAME
+        _running.segments = (_alike(segments), _scattered(segments), eager)
         yield
     finally:
         _running.segments = outer
