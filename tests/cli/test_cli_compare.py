@@ -202,7 +202,7 @@ def test_failed_runs(cli, processes):
         in outcome.error
     )
     assert content()["measures"]["final_sampled"]["differences"]["oar-g"]["pairs"] == 1
-    assert "one pair shows nothing" in outcome.out
+    assert "no difference shown (too few pairs)" in outcome.out
     processes.failing = {"warm0"}
     assert "the warm start warm0 failed: out of memory" in cli(*SHORT, "--out", "d").error
 

@@ -141,7 +141,8 @@ def test_rewards_alone(tmp_path):
         (0.1, 0.01, (-0.01, 0.2), 5, "no difference shown"),
         (0.1, 0.01, None, 5, "higher"),
         (0.1, None, (0.1, 0.1), 5, "no difference shown"),
-        (0.1, None, None, 1, "one pair shows nothing"),
+        (0.1, None, None, 1, "no difference shown (too few pairs)"),
+        (0.1, 0.01, (0.05, 0.2), 4, "no difference shown (too few pairs)"),
     ],
 )
 def test_words(mean, p, interval, pairs, words):

@@ -9,13 +9,13 @@ from tokencredit.compare.statistics import Interval
 
 LEVEL = 0.05
 FEW_PAIRS = 5
-"""Fewer pairs than this say little about how differences are distributed, which the t test takes for normal."""
+"""Fewer pairs than this show nothing: two differences that happen to be alike pass any t test."""
 
-HIGHER, LOWER, NOT_SHOWN, ONE_PAIR = "higher", "lower", "no difference shown", "one pair shows nothing"
+HIGHER, LOWER, NOT_SHOWN = "higher", "lower", "no difference shown"
 
 
 def in_words(mean: float, p: float | None, interval: Interval | None, pairs: int) -> str:
-    """Whether a difference is shown: only where the t test and the bootstrap interval agree that it is.
+    """Whether a difference is shown: only by enough pairs, and where t test and bootstrap interval agree that it is.
 
     Args:
         mean: of the differences.
@@ -23,8 +23,8 @@ def in_words(mean: float, p: float | None, interval: Interval | None, pairs: int
         interval: of the stratified bootstrap; None where a warm start has one seed, and the t test decides alone.
         pairs: how many differences there are.
     """
-    if pairs < 2:
-        return ONE_PAIR
+    if pairs < FEW_PAIRS:
+        return f"{NOT_SHOWN} (too few pairs)"
     if p is None or p >= LEVEL or (interval is not None and interval[0] <= 0 <= interval[1]):
         return NOT_SHOWN
     return HIGHER if mean > 0 else LOWER
@@ -37,7 +37,7 @@ def sentence(arm: str, baseline: str, label: str, found: Mapping[str, Any]) -> s
         return f"{head}; {found['words']}."
     low, high = found["t_interval"]
     body = f"{head} (95% {points(low)} to {points(high)}, {found['pairs']} pairs); {found['words']}"
-    if found["words"] == NOT_SHOWN and found["detectable"] is not None:
+    if found["words"].startswith(NOT_SHOWN) and found["detectable"] is not None:
         body += (
             f"; a true difference of {found['detectable'] * 100:.1f} would show in 4 of 5 such comparisons"
         )
@@ -101,8 +101,8 @@ def reservations(
         notes.append(f"{len(missing)} run(s) are not finished and left out, with their pairs: {few}.")
     if pairs and min(pairs.values()) < FEW_PAIRS:
         notes.append(
-            f"Fewer than {FEW_PAIRS} pairs: the t test rests on differences being normal, which so few cannot show, "
-            "and the bootstrap interval is too narrow."
+            f"Fewer than {FEW_PAIRS} pairs show nothing, whatever the intervals say: the t test rests on differences "
+            "being normal, which so few cannot tell, and the bootstrap interval is too narrow."
         )
     if warm_starts == 1:
         notes.append("One warm start: nothing is said about others.")
