@@ -199,9 +199,8 @@ def work_through(jobs: Sequence[Job], launcher: Launcher, at_once: int, tell: Te
     """
     waiting, active = list(reversed(jobs)), list[_Active]()
     failures: dict[str, str] = {}
-    former = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        while waiting or active:
+    with _Interruptions() as interruptions:
+        while (waiting or active) and not interruptions.count:
             while waiting and len(active) < at_once:
                 item = _Active(waiting.pop())
                 if item.start_next(launcher):
@@ -209,7 +208,7 @@ def work_through(jobs: Sequence[Job], launcher: Launcher, at_once: int, tell: Te
             time.sleep(POLL_SECONDS)
             for item in list(active):
                 code = launcher.exit_code(item.handle)
-                if code is None:
+                if code is None or interruptions.count:
                     continue
                 reason = item.failure(code)
                 if reason is None and code != 0:
@@ -226,16 +225,30 @@ def work_through(jobs: Sequence[Job], launcher: Launcher, at_once: int, tell: Te
                 tell(
                     f"[{done} of {len(jobs)}] {item.job.name}: {said} ({time.monotonic() - item.began:.0f} s)"
                 )
-    except KeyboardInterrupt:
-        _stop_all([item.handle for item in active], launcher, tell)
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, former)
+        if interruptions.count:
+            _stop_all([item.handle for item in active], launcher, interruptions, tell)
+            raise KeyboardInterrupt
     return failures
 
 
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
+class _Interruptions:
+    """Counts SIGINT and SIGTERM instead of letting them in anywhere, such as between a process and its handle."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._former: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> _Interruptions:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._former[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, *_: object) -> None:
+        self.count += 1
 
 
 def last_line(path: Path) -> str:
@@ -248,23 +261,19 @@ def last_line(path: Path) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
-def _stop_all(handles: Sequence[Any], launcher: Launcher, tell: Tell) -> None:
-    """Waits until all processes have stopped; a second interruption asks again, a third kills."""
+def _stop_all(handles: Sequence[Any], launcher: Launcher, interruptions: _Interruptions, tell: Tell) -> None:
+    """Waits until all processes have stopped; a second interruption asks them again, a third kills them."""
     running = [handle for handle in handles if launcher.exit_code(handle) is None]
     if running:
         tell(f"stopping {len(running)} process(es) after their step; once more to stop at once")
     asked, deadline = 0, float("inf")
-    again = True
     while running:
-        try:
-            if again:
-                asked, again = asked + 1, False
-                deadline = time.monotonic() + GRACE_SECONDS if asked > 1 else deadline
-                for handle in running:
-                    (launcher.stop if asked < 3 else launcher.kill)(handle)
-            if time.monotonic() > deadline:
-                asked, again = 2, True
-            time.sleep(POLL_SECONDS)
-            running = [handle for handle in running if launcher.exit_code(handle) is None]
-        except KeyboardInterrupt:
-            again = True
+        if asked < interruptions.count:
+            asked += 1
+            deadline = time.monotonic() + GRACE_SECONDS if asked > 1 else deadline
+            for handle in running:
+                (launcher.stop if asked < 3 else launcher.kill)(handle)
+        elif time.monotonic() > deadline:
+            interruptions.count += 1
+        time.sleep(POLL_SECONDS)
+        running = [handle for handle in running if launcher.exit_code(handle) is None]
