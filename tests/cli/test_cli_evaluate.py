@@ -214,6 +214,7 @@ def test_a_model_that_is_not_there(cli, data):
         (["--samples", 0], "--samples must be at least 1, not 0"),
         (["--limit", 0], "--limit must be at least 1"),
         (["--temperature", "nan"], "--temperature must be 0 or more"),
+        (["--seed", -1], "--seed must be 0 or more, not -1"),
         (["--top-p", 0], "--top_p must be above 0"),
         (["--prompt-template", "no problem"], "has no {problem} in it"),
         (["--backend", "vllm", "--dtype", "float16"], "others take them in --backend_args"),

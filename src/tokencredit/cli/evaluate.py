@@ -177,6 +177,8 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         raise UsageError(
             f"--samples {arguments.samples} needs --temperature above 0: at 0 all samples are the same"
         )
+    if arguments.seed < 0:
+        raise UsageError(f"--seed must be 0 or more, not {arguments.seed}")
     if not 0 < arguments.top_p <= 1:
         raise UsageError(f"--top_p must be above 0 and at most 1, not {arguments.top_p}")
     if arguments.prompt_template is not None and "{problem}" not in arguments.prompt_template:
