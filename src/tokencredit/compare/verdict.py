@@ -37,7 +37,7 @@ def sentence(arm: str, baseline: str, label: str, found: Mapping[str, Any]) -> s
         return f"{head}; {found['words']}."
     low, high = found["t_interval"]
     body = f"{head} (95% {points(low)} to {points(high)}, {found['pairs']} pairs); {found['words']}"
-    if found["words"].startswith(NOT_SHOWN) and found["detectable"] is not None:
+    if found["words"] == NOT_SHOWN and found["detectable"] is not None:
         body += (
             f"; a true difference of {found['detectable'] * 100:.1f} would show in 4 of 5 such comparisons"
         )
