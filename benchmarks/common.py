@@ -32,6 +32,7 @@ QUESTIONS = [
 ]
 PROBE = "\n\nThe final answer is \\boxed{"
 ANSWER_TOKENS = 8
+_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 
 
 def load(name: str) -> tuple[Any, Any]:
@@ -113,13 +114,21 @@ def machine(model: Any, name: str) -> dict[str, Any]:
 
 
 def peak_memory(function: Callable[[], Any]) -> float | None:
-    """Megabytes by which the resident set grows at most while the function runs; None where Linux does not tell."""
+    """Megabytes by which the resident set grows at most while the function runs; None where Linux does not tell.
+
+    The allocator returns every freed block of 128 kB or more meanwhile, so that memory in use is measured and not the
+    holes that blocks of many sizes leave.
+    """
     try:
-        ctypes.CDLL(None).malloc_trim(0)  # memory that earlier runs freed would hide what this one takes
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_MMAP_THRESHOLD, 128 << 10)
+        libc.malloc_trim(0)  # memory that earlier runs freed would hide what this one takes
         Path("/proc/self/clear_refs").write_text("5")
         before = _resident("VmRSS")
         function()
-        return (_resident("VmHWM") - before) / 1e3
+        peak = (_resident("VmHWM") - before) / 1e3
+        libc.mallopt(_MMAP_THRESHOLD, 32 << 20)
+        return peak
     except (OSError, AttributeError):
         return None
 
