@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from scipy.stats import spearmanr
 from torch import Tensor
 
 import published
 from common import QUESTIONS, alternate, load, machine, peak_memory, sample, show
-from tokencredit import Rollouts, bilevel_gate, token_importance
-from tokencredit.credit.gate import Gate
+from tokencredit import Options, Rollouts, token_importance
+from tokencredit.credit import TokenCredit, assign, get_strategy
+from tokencredit.fidelity import agreement
+from tokencredit.policy import Policy
 
 APPROXIMATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "sparse oar-p, m = 4": ("oar-p", {"outcome": "last", "m": 4, "pad_token_id": 0}),
@@ -134,35 +135,24 @@ def memory_growth(model: Any, tokenizer: Any) -> dict[str, Any]:
     }
 
 
-def agreement(model: Any, tokenizer: Any, reasoning: int) -> list[dict[str, Any]]:
+def near(model: Any, tokenizer: Any, reasoning: int) -> list[dict[str, Any]]:
     """How near each approximation and baseline comes to exact OAR-P, before and after the gate: means over prompts."""
     count = 1 if tokenizer is None else len(QUESTIONS)
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in APPROXIMATIONS}
+    found: dict[str, list[dict[str, float | None]]] = {name: [] for name in APPROXIMATIONS}
+    policy = Policy(model)
+
+    def credit(rollouts: Rollouts, strategy: str, options: dict[str, Any]) -> TokenCredit:
+        return assign(get_strategy(strategy), policy, rollouts, Options(**options))
+
     for question in range(count):
         rollouts = sample(model, tokenizer, [reasoning], question)
-        mask, truth = rollouts.reasoning_mask, exact(model, rollouts)
+        truth = credit(rollouts, "oar-p", {"outcome": "last", "pad_token_id": 0})
         for name, (strategy, options) in APPROXIMATIONS.items():
-            found[name].append(near(token_importance(model, rollouts, strategy, **options), truth, mask))
+            found[name] += agreement(credit(rollouts, strategy, options), truth, rollouts.reasoning_mask)
     return [
-        {"approximation": name} | {key: sum(row[key] for row in rows) / count for key in rows[0]}
+        {"approximation": name} | {key: sum(row[key] or 0.0 for row in rows) / count for key in rows[0]}
         for name, rows in found.items()
     ]
-
-
-def near(found: Tensor, truth: Tensor, mask: Tensor) -> dict[str, float]:
-    top = max(1, round(0.1 * int(mask.sum())))
-    best = set(truth[mask].topk(top).indices.tolist()) & set(found[mask].topk(top).indices.tolist())
-    gate, other = bilevel_gate(truth, mask), bilevel_gate(found, mask)
-    return {
-        "spearman": float(spearmanr(truth[mask].numpy(), found[mask].numpy()).statistic),
-        "top_10%_overlap": len(best) / top,
-        "mean_|dw|": float((gate.weights - other.weights)[mask].abs().mean()),
-        "gate_agreement": float((_side(gate) == _side(other))[mask].float().mean()),
-    }
-
-
-def _side(gate: Gate) -> Tensor:
-    return gate.boosted.long() - gate.suppressed.long()
 
 
 def main() -> None:
@@ -188,7 +178,7 @@ def main() -> None:
     show(console, figures["sparse"], "time of sparse OAR-P, one completion")
     figures["oar_g"] = [gradient_cost(model, tokenizer, repeats)]
     show(console, figures["oar_g"], "OAR-G, a group of completions of one prompt")
-    figures["agreement"] = agreement(model, tokenizer, FIDELITY_TOKENS)
+    figures["agreement"] = near(model, tokenizer, FIDELITY_TOKENS)
     show(console, figures["agreement"], f"agreement with exact OAR-P at R = {FIDELITY_TOKENS}")
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")

@@ -166,7 +166,7 @@ def test_a_completion_that_is_only_an_answer(cli):
     ("flags", "message"),
     [
         (("--model", "query", "--credit", "oar-x"), "unknown credit strategy 'oar-x'; use one of oar-p"),
-        (("--model", "query", "--credit", ","), "names no strategy"),
+        (("--model", "query", "--credit", ","), "--credit ,: give names with commas"),
         (("--model", "none/such/model", "--prompt", "x"), "no model folder"),
         (("--prompt", "x"), "--model"),
         (("--model", "other"), "--prompt is needed"),

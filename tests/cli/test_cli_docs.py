@@ -29,7 +29,9 @@ def all_names(parser: ArgumentParser) -> list[str]:
     return [action.dest for action in parser._actions if action.dest != "help"]
 
 
-@pytest.mark.parametrize("command", ["train", "attribute", "evaluate", "fidelity", "compare", "verify", "demo"])
+@pytest.mark.parametrize(
+    "command", ["train", "attribute", "evaluate", "fidelity", "compare", "verify", "demo"]
+)
 def test_flags_and_their_help(command):
     if command == "train":
         parser: ArgumentParser = arguments.build_parser()

@@ -107,7 +107,10 @@ GOOD = {"problem": "1+1?", "answer": "2"}
         ([{"problem": "a", "solution": "no box"}], "line 1: no .*boxed.* in 'solution'"),
         ([GOOD, {"problem": "a"}], "line 2: no column 'answer', which the first row has"),
         ([{"text": "a", "answer": "2"}], "needs one of problem, prompt, question, and has 'text', 'answer'"),
-        ([{"problem": "a", "gold": "2"}], "needs one of answer, final_answer, solution, and has 'problem', 'gold'"),
+        (
+            [{"problem": "a", "gold": "2"}],
+            "needs one of answer, final_answer, solution, and has 'problem', 'gold'",
+        ),
         ([{**GOOD, "completions": "x"}], "column 'completions', which clashes"),
         ([{**GOOD, "image": "x"}], "column 'image', but multimodal"),
         ([GOOD, {"problem": "a", "answer": r"\frac{1}{"}], "line 2: the gold .* cannot be judged"),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
-import tempfile
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tokencredit.cli import OneLineParser
+from tokencredit.cli.credit_options import check_target, device, parse_options, split_names
 from tokencredit.cli.libraries import prepare_libraries
 from tokencredit.errors import UsageError
 from tokencredit.tasks import HELD_OUT, TASKS
@@ -44,7 +43,7 @@ def run(argv: list[str]) -> int:
 
     options = _options(arguments)
     model, tokenizer = load_model(arguments.model, dtype=arguments.dtype)
-    model.to(_device()).eval()
+    model.to(device()).eval()
     sample = _sample(arguments, model, tokenizer)
     records = attribute(
         model, tokenizer, sample, names, {**options, "seed": arguments.seed}, arguments.probe is not None
@@ -161,68 +160,25 @@ def _text(value: str | None, name: str) -> str | None:
 
 def _check_targets(paths: list[Path]) -> None:
     for path in paths:
-        _check_target(path)
+        check_target(path)
     if len({path.resolve() for path in paths}) < len(paths):
         raise UsageError(f"--html and --json both name {paths[0]}; give each a file of its own")
-
-
-def _check_target(path: Path) -> None:
-    """Refuses a file that cannot be written; leaves nothing behind."""
-    try:
-        if path.is_dir():
-            raise UsageError(f"cannot write {path}: it is a folder")
-        folder = next(folder for folder in path.absolute().parents if folder.exists())
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _strategy_names(text: str) -> list[str]:
     from tokencredit.credit import get_strategy
 
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise UsageError("--credit names no strategy; see tokencredit strategies")
+    names = split_names(text, "--credit")
     for name in names:
         get_strategy(name)
     return names
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The strategies' options that were given, in their types; `Options` checks their values."""
-    from tokencredit.credit import Options
-
-    own = ("seed", "step", "pad_token_id")
-    defaults = {field.name: field.default for field in dataclasses.fields(Options) if field.name not in own}
-    given = {
-        name: getattr(arguments, name) for name in ("outcome", "counterfactual") if getattr(arguments, name)
-    }
-    for text in arguments.option:
-        name, equals, value = text.partition("=")
-        if not equals or name not in defaults:
-            raise UsageError(f"--option {text}: give NAME=VALUE with one of {', '.join(defaults)}")
-        given[name] = _converted(text, value, defaults[name])
-    Options(**given)
-    return given
-
-
-def _converted(text: str, value: str, default: Any) -> Any:
-    """The value as the type that the option's default has."""
-    if default is None or isinstance(default, str):
-        return value
-    words = {"true": True, "false": False}
-    try:
-        return words[value.lower()] if isinstance(default, bool) else type(default)(value)
-    except (KeyError, ValueError) as error:
-        raise UsageError(f"--option {text}: {value!r} is no {type(default).__name__}") from error
-
-
-def _device() -> Any:
-    import torch
-
-    return (
-        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
-    )
+    """The strategies' options that were given, in their types."""
+    named = {"outcome": arguments.outcome, "counterfactual": arguments.counterfactual}
+    pairs = [f"{name}={value}" for name, value in named.items() if value]
+    return parse_options([*pairs, *arguments.option], "--option")
 
 
 def _sample(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> Sample:

@@ -117,9 +117,9 @@ def chart_svg(name: str, lines: Mapping[str, Points], bands: Mapping[str, Band] 
 
     A line that has a band, by its label, is drawn on it.
     """
-    bands = {label: edges_of(band) for label, band in (bands or {}).items() if band}
+    edges = {label: edges_of(band) for label, band in (bands or {}).items() if band}
     end = WIDTH - (66 if len(lines) > 1 else 8)  # room for the labels
-    every = [point for points in [*lines.values(), *bands.values()] for point in points]
+    every = [point for points in [*lines.values(), *edges.values()] for point in points]
     x_low, x_high = _spread([x for x, _ in every])
     y_low, y_high = _spread([y for _, y in every])
 
@@ -130,9 +130,9 @@ def chart_svg(name: str, lines: Mapping[str, Points], bands: Mapping[str, Band] 
 
     parts = _axes(place, end, (x_low, x_high), (y_low, y_high))
     parts += [
-        _path([place(p) for p in bands[label]], f"band line-{index % 6}")
+        _path([place(p) for p in edges[label]], f"band line-{index % 6}")
         for index, label in enumerate(lines)
-        if label in bands
+        if label in edges
     ]
     ends: list[tuple[float, float, str, int]] = []
     for index, (label, points) in enumerate(lines.items()):
