@@ -14,10 +14,8 @@ import argparse
 import importlib.util
 import json
 import platform
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from trl import GRPOTrainer
 
+from common import ASK, GGUF, QUESTIONS, alternate
 from tokencredit import Options, Rollouts
 from tokencredit.cli.models import load_model
 from tokencredit.credit import assign, get_strategy
@@ -37,11 +36,6 @@ from tokencredit.grounding import ground
 from tokencredit.tasks import TASKS, get_task
 from tokencredit.trl import OARConfig, OARTrainer
 
-GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-QUESTION = (
-    "A baker sells 48 rolls in the morning and half as many in the afternoon. Each roll costs 3 dollars. "
-    "How much does the baker take in all? Think step by step, then put the answer in \\boxed{}."
-)
 LABELS: dict[str, dict[str, Any]] = {
     "1 sampled label": {"gradient": "labels", "labels": 1, "labels_from": "sample"},
     "8 top labels": {"gradient": "labels", "labels": 8, "labels_from": "top"},
@@ -80,7 +74,10 @@ def build(name: str, rows: int, tokens: int, directory: str) -> Setting:
         reward: Any = task.reward
     else:
         model, tokenizer = _language_model(name)
-        problems, reward = [{"prompt": [{"role": "user", "content": QUESTION}]}] * max(1, rows // 4), odd_ids
+        problems, reward = (
+            [{"prompt": [{"role": "user", "content": QUESTIONS[0] + ASK}]}] * max(1, rows // 4),
+            odd_ids,
+        )
         settings = {"per_device_train_batch_size": rows, "num_generations": min(4, rows)}
         settings |= {"max_completion_length": tokens, "gradient_checkpointing": False}
         # The end of turn is held back, so that every completion is as long as was asked for.
@@ -138,17 +135,6 @@ def log_probs(setting: Setting) -> None:
         trainer._get_per_token_logps_and_entropies(
             trainer.model, ids, mask, output["completion_ids"].shape[1]
         )
-
-
-def alternate(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median processor seconds of each, run in turn."""
-    seconds: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(repeats):
-        for name, function in functions.items():
-            started = time.process_time()
-            function()
-            seconds[name].append(time.process_time() - started)
-    return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 def measure(setting: Setting, repeats: int) -> dict[str, float]:
