@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from tokencredit.errors import UsageError
 
@@ -79,6 +80,11 @@ def package_version() -> str:
 
 class OneLineParser(argparse.ArgumentParser):
     """An argument parser whose complaints are `UsageError`s."""
+
+    def add_flags(self, flags: Mapping[str, Mapping[str, Any]]) -> None:
+        """Adds flags, each spelled with underscores or hyphens, with what `add_argument` is told of it."""
+        for name, settings in flags.items():
+            self.add_argument(*dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]), **settings)
 
     def error(self, message: str) -> None:  # type: ignore[override]
         raise UsageError(message)

@@ -128,8 +128,7 @@ def build_parser() -> OneLineParser:
         description="Show which tokens of one completion its answer rests on.",
         allow_abbrev=False,
     )
-    for name, settings in _FLAGS.items():
-        parser.add_argument(*dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]), **settings)
+    parser.add_flags(_FLAGS)
     return parser
 
 

@@ -163,6 +163,5 @@ def build_parser() -> OneLineParser:
         "other flags, --config too, go to each run of `tokencredit train`.",
         allow_abbrev=False,
     )
-    for name, settings in _FLAGS.items():
-        parser.add_argument(*dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]), **settings)
+    parser.add_flags(_FLAGS)
     return parser

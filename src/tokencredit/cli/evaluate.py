@@ -151,8 +151,7 @@ def build_parser() -> OneLineParser:
         description="Measure how many problems a model solves, with lm-evaluation-harness and our verifier.",
         allow_abbrev=False,
     )
-    for name, settings in _FLAGS.items():
-        parser.add_argument(*dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]), **settings)
+    parser.add_flags(_FLAGS)
     return parser
 
 

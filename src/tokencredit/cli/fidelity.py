@@ -159,8 +159,7 @@ def build_parser() -> OneLineParser:
         "built-in tasks, against exact OAR-P, and by moving the outcome.",
         allow_abbrev=False,
     )
-    for name, settings in _FLAGS.items():
-        parser.add_argument(*dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]), **settings)
+    parser.add_flags(_FLAGS)
     return parser
 
 
