@@ -9,6 +9,7 @@ the process's resident set. The published forms stand in `published.py`.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,8 @@ def perturbation_cost(model: Any, tokenizer: Any, reasoning: int, repeats: int) 
     def plain() -> Tensor:
         return published.oar_p(model, rollouts, pad=0)
 
-    reference, found = plain(), exact(model, rollouts)[0]
+    reference, found = plain(), exact(model, rollouts)[0].double()
+    true = published.oar_p(copy.deepcopy(model).double(), rollouts, pad=0, at_once=8)
     ours = peak_memory(lambda: exact(model, rollouts))
     theirs = peak_memory(plain)
     seconds = alternate(
@@ -80,8 +82,14 @@ def perturbation_cost(model: Any, tokenizer: Any, reasoning: int, repeats: int) 
         "exact_MB": ours,
         "published_MB": theirs,
         "memory_ratio": theirs / ours if ours and theirs else None,
-        "largest_difference": float((found - reference).abs().max() / reference.max()),
+        "largest_difference": _largest(found - reference, true),
+        "ours_from_float64": _largest(found - true, true),
+        "published_from_float64": _largest(reference - true, true),
     }
+
+
+def _largest(difference: Tensor, of: Tensor) -> float:
+    return float(difference.abs().max() / of.max())
 
 
 def sparse_cost(model: Any, tokenizer: Any, reasoning: int, repeats: int) -> dict[str, Any]:

@@ -15,8 +15,11 @@ from tokencredit import Rollouts
 from tokencredit.credit.keys import keyed_generator
 
 
-def oar_p(model: Any, rollouts: Rollouts, pad: int) -> Tensor:
-    """I_t = KL(p0 || p_t) at the last position before the answer, of the only row; (T,) float32."""
+def oar_p(model: Any, rollouts: Rollouts, pad: int, at_once: int | None = None) -> Tensor:
+    """I_t = KL(p0 || p_t) at the last position before the answer, of the only row; (T,) float64.
+
+    All copies in one forward pass, as published, or so many `at_once`.
+    """
     prompt, completion = rollouts.prompt_ids[0], rollouts.completion_ids[0]
     tokens = rollouts.reasoning_mask[0].nonzero().squeeze(1)
     read = len(prompt) + int(rollouts.answer_mask[0].long().argmax()) - 1
@@ -24,10 +27,11 @@ def oar_p(model: Any, rollouts: Rollouts, pad: int) -> Tensor:
     copies = ids.repeat(len(tokens), 1)
     copies[torch.arange(len(tokens)), len(prompt) + tokens] = pad
     with torch.no_grad():
-        clean = model(ids[None], use_cache=False).logits.float()[0, read].double().log_softmax(-1)
-        changed = model(copies, use_cache=False).logits.float()[:, read].double().log_softmax(-1)
-    importance = torch.zeros(len(completion))
-    importance[tokens] = (clean.exp() * (clean - changed)).sum(-1).float()
+        clean = _full_logits(model, ids[None])[0, read].double().log_softmax(-1)
+        parts = copies.split(at_once or len(tokens))
+        changed = torch.cat([_full_logits(model, part)[:, read] for part in parts]).double().log_softmax(-1)
+    importance = torch.zeros(len(completion), dtype=torch.float64)
+    importance[tokens] = (clean.exp() * (clean - changed)).sum(-1)
     return importance
 
 
@@ -55,3 +59,8 @@ def oar_g(model: Any, rollouts: Rollouts, noise_std: float = 1e-3) -> Tensor:
     model.zero_grad(set_to_none=True)
     assert embeddings.grad is not None
     return (embeddings.grad * embeddings.detach()).sum(-1).abs()[:, prompt:] * rollouts.reasoning_mask
+
+
+def _full_logits(model: Any, ids: Tensor) -> Tensor:
+    logits: Tensor = model(ids, use_cache=False).logits
+    return logits if logits.dtype == torch.float64 else logits.float()
