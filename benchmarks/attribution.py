@@ -1,6 +1,7 @@
 """What attribution costs and how near its approximations come, against the published form.
 
-    python benchmarks/attribution.py [--model smollm2|tiny|DIR] [--reasoning 64 128] [--repeats 3] [--json FILE]
+    python benchmarks/attribution.py [--model smollm2|tiny|DIR] [--reasoning 64 128] [--repeats 3]
+        [--parts memory oar_p sparse oar_g agreement] [--json FILE]
 
 Everything runs in turn in this one process, on one thread; processor seconds are medians, peak memory is the growth of
 the process's resident set. The published forms stand in `published.py`.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +66,12 @@ def perturbation_cost(model: Any, tokenizer: Any, reasoning: int, repeats: int) 
         return published.oar_p(model, rollouts, pad=0)
 
     reference, found = plain(), exact(model, rollouts)[0].double()
-    true = published.oar_p(copy.deepcopy(model).double(), rollouts, pad=0, at_once=8)
     ours = peak_memory(lambda: exact(model, rollouts))
     theirs = peak_memory(plain)
     seconds = alternate(
         {"prefill": prefill, "exact": lambda: exact(model, rollouts), "published": plain}, repeats
     )
+    true = published.oar_p(copy.deepcopy(model).double(), rollouts, pad=0, at_once=8)
     speed = copies * length / seconds["prefill"]
     return {
         "R": reasoning,
@@ -134,6 +136,7 @@ def gradient_cost(model: Any, tokenizer: Any, repeats: int) -> dict[str, Any]:
 def memory_growth(model: Any, tokenizer: Any) -> dict[str, Any]:
     """Peak memory of exact OAR-P at few and at many reasoning tokens, with the same budget."""
     peaks = {}
+    exact(model, sample(model, tokenizer, [FLAT[0]]))  # what is allocated once a model doesn't count
     for reasoning in FLAT:
         rollouts = sample(model, tokenizer, [reasoning])
         peaks[reasoning] = peak_memory(lambda rollouts=rollouts: exact(model, rollouts))
@@ -163,6 +166,30 @@ def near(model: Any, tokenizer: Any, reasoning: int) -> list[dict[str, Any]]:
     ]
 
 
+PARTS: dict[str, tuple[str, Callable[[Any, Any, argparse.Namespace], list[dict[str, Any]]]]] = {
+    "memory": (  # first, as what later parts leave in the heap would count
+        "peak memory of exact OAR-P",
+        lambda model, tokenizer, _: [memory_growth(model, tokenizer)],
+    ),
+    "oar_p": (
+        "exact OAR-P, one completion",
+        lambda model, tokenizer, a: [perturbation_cost(model, tokenizer, r, a.repeats) for r in a.reasoning],
+    ),
+    "sparse": (
+        "time of sparse OAR-P, one completion",
+        lambda model, tokenizer, a: [sparse_cost(model, tokenizer, FIDELITY_TOKENS, a.repeats)],
+    ),
+    "oar_g": (
+        "OAR-G, a group of completions of one prompt",
+        lambda model, tokenizer, a: [gradient_cost(model, tokenizer, a.repeats)],
+    ),
+    "agreement": (
+        f"agreement with exact OAR-P at R = {FIDELITY_TOKENS}",
+        lambda model, tokenizer, _: near(model, tokenizer, FIDELITY_TOKENS),
+    ),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="What attribution costs, against the published form.")
     parser.add_argument("--model", default="smollm2", help="smollm2, tiny (random) or a model's directory")
@@ -170,6 +197,9 @@ def main() -> None:
         "--reasoning", type=int, nargs="+", default=[64, 128], help="numbers of reasoning tokens"
     )
     parser.add_argument("--repeats", type=int, default=3, help="runs of each, medians are reported")
+    parser.add_argument(
+        "--parts", nargs="+", default=list(PARTS), choices=list(PARTS), help="what to measure (default: all)"
+    )
     parser.add_argument("--json", type=Path, help="also write the figures there")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -177,17 +207,10 @@ def main() -> None:
     model, tokenizer = load(arguments.model)
     figures: dict[str, Any] = machine(model, arguments.model)
     console.print(figures)
-    repeats = arguments.repeats
-    figures["oar_p"] = [perturbation_cost(model, tokenizer, r, repeats) for r in arguments.reasoning]
-    show(console, figures["oar_p"], "exact OAR-P, one completion")
-    figures["memory"] = [memory_growth(model, tokenizer)]
-    show(console, figures["memory"], "peak memory of exact OAR-P")
-    figures["sparse"] = [sparse_cost(model, tokenizer, FIDELITY_TOKENS, repeats)]
-    show(console, figures["sparse"], "time of sparse OAR-P, one completion")
-    figures["oar_g"] = [gradient_cost(model, tokenizer, repeats)]
-    show(console, figures["oar_g"], "OAR-G, a group of completions of one prompt")
-    figures["agreement"] = near(model, tokenizer, FIDELITY_TOKENS)
-    show(console, figures["agreement"], f"agreement with exact OAR-P at R = {FIDELITY_TOKENS}")
+    for part in arguments.parts:
+        title, measure = PARTS[part]
+        figures[part] = measure(model, tokenizer, arguments)
+        show(console, figures[part], title)
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
