@@ -57,6 +57,27 @@ def load_model(
     return model, tokenizer
 
 
+def load_config(name: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
+    """The config alone, of what `load_model` takes, or of a config.json.
+
+    Raises:
+        UsageError: it cannot be found or read, or is that of a multimodal model.
+    """
+    path = Path(name).expanduser()
+    source, where = (str(path), {}) if path.suffix == ".json" and path.is_file() else _locate(name)
+    where |= {"trust_remote_code": trust_remote_code}
+    from transformers import AutoConfig
+
+    if not Path(source).exists():
+        where["revision"] = revision or "main"
+    try:
+        config = AutoConfig.from_pretrained(source, **where)
+    except Exception as error:  # as in `load_model`
+        raise UsageError(_reason(name, error)) from error
+    _refuse_multimodal(config, name)
+    return config
+
+
 def _is_adapter(path: Path) -> bool:
     return (path / "adapter_config.json").is_file() and not (path / "config.json").exists()
 
