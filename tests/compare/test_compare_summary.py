@@ -203,7 +203,7 @@ def write(tmp_path: Path, compared: dict[str, Any]) -> str:
 
 def test_page(tmp_path, compared):
     page = write(tmp_path, compared)
-    assert "oar-g" in page and "What the runs show" in page
+    assert "oar-g" in page and "What the figures show" in page
     assert page.count('class="band line-') >= 6  # three arms, two ways of answering
     assert "bands: their 95% intervals" in page
     assert "held-out accuracy at temperature 1" in page

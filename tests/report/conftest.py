@@ -1,13 +1,28 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from page_helpers import requests
 
 from tokencredit.report import append_metrics, append_record
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+FLAGS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1200,900",
+]
 
 
 @pytest.fixture(scope="session")
@@ -58,3 +73,37 @@ def make_run() -> Callable[..., Path]:
         return directory
 
     return make
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    if not (CHROMIUM and DRIVER):
+        pytest.skip("needs chromium and chromedriver on the PATH")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.get("about:blank")  # the browser's own first page fetches things
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens pages; at the end nothing was fetched, logged as an error, or run from what a page shows."""
+    for log in ("browser", "performance"):
+        browser.get_log(log)
+    visited = set()
+
+    def go(path: Path):
+        visited.add(path.as_uri())
+        browser.get(path.as_uri())
+        return browser
+
+    yield go
+    assert browser.execute_script("return window.hacked") is None
+    assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+    assert {url for url in requests(browser) if not url.startswith("blob:file")} == visited

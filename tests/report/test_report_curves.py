@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tokencredit.report.curves import chart_svg, charts, points_of, smooth, thin_out, ticks
+from tokencredit.report.curves import chart_svg, charts, line_style, points_of, smooth, thin_out, ticks
 from tokencredit.report.records import Run
 
 
@@ -88,3 +88,11 @@ def test_the_known_metrics_come_first_and_other_credit_metrics_follow():
     )
     assert [chart.metric for chart in charts({"a": run})] == ["reward", "loss", "credit/own"]
     assert [chart.metric for chart in charts({"a": run}, further=True)] == ["entropy"]
+
+
+def test_lines_are_told_apart_beyond_six():
+    styles = [line_style(index) for index in range(36)]
+    assert len(set(styles)) == 36
+    assert (styles[0], styles[6]) == (("line-0", "none"), ("line-0", "7 3"))
+    drawn = chart_svg("x", {str(index): [(0.0, index), (1.0, index)] for index in range(8)})
+    assert drawn.count('class="mean line-0"') == 2

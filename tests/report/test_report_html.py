@@ -7,9 +7,18 @@ from html.parser import HTMLParser
 import pytest
 
 from tokencredit.errors import UsageError
-from tokencredit.report import load_run, render_attribution, render_run
-from tokencredit.report.html import embed_json, label_runs, sample_evenly
-from tokencredit.report.tables import show_value, summary_tables
+from tokencredit.report import (
+    Chart,
+    Number,
+    Shown,
+    Table,
+    chart_svg,
+    load_run,
+    render_attribution,
+    render_report,
+    render_run,
+)
+from tokencredit.report.html import embed_json, label_runs
 
 TOKENS = ["7", "+", "5", "=", "2", "ans", "2"]
 HOSTILE = [
@@ -54,9 +63,9 @@ def read(path) -> Page:
 
 
 def test_embedded_json_cannot_leave_its_element():
-    text = embed_json(HOSTILE[:-2])
-    assert not set("<>&\u2028\u2029") & set(text)
-    assert json.loads(text) == HOSTILE[:-2]
+    text = embed_json(HOSTILE)
+    assert not set("<>&\u2028\u2029\ud800") & set(text)
+    assert json.loads(text.encode()) == HOSTILE
 
 
 def test_what_a_model_wrote_becomes_neither_markup_nor_code(tmp_path, make_record, make_run):
@@ -84,6 +93,7 @@ def test_what_a_model_wrote_becomes_neither_markup_nor_code(tmp_path, make_recor
         "⟨U+D800⟩",
         "🙂⟨U+202E⟩",
     ]
+    assert completion["raw"] == {str(place): HOSTILE[place] for place in range(5, 10) if place != 6}
 
 
 def test_the_page_refers_to_nothing_outside(tmp_path, make_record, make_run):
@@ -120,7 +130,8 @@ def test_settings_curves_tables_and_completions_of_two_runs(tmp_path, make_recor
         assert text in page.text, text
     figures = [a["aria-label"] for tag, a in page.tags if tag == "svg" and "aria-label" in a]
     assert figures[0] == "reward against step: oar-g from 0.1 to 0.3; uniform from 0.1 to 0.3"
-    assert [completion["run"] for completion in json.loads(page.data)] == ["oar-g", "uniform"]
+    [completion] = json.loads(page.data)  # both runs have it
+    assert [view["strategy"] for view in completion["views"]] == ["oar-g", "uniform"]
 
 
 def load_without_task(directory):
@@ -145,19 +156,12 @@ def test_completions_are_sampled_evenly_and_the_page_says_so(tmp_path, make_reco
     assert "5 of 10 recorded completions" in page.text
 
 
-def test_sampling_heeds_the_number_of_tokens(make_record):
-    records = [("run", make_record(["a"] * 100)) for _ in range(10)]
-    assert len(sample_evenly(records, most=10, most_tokens=450)) == 4
-    assert len(sample_evenly(records, most=10, most_tokens=5)) == 1
-    assert sample_evenly([], most=10) == []
-
-
 def test_strategies_on_one_completion_come_together(tmp_path, make_record):
     first, second = make_record(TOKENS), make_record(TOKENS, credit="oar-p", importance=[float("nan")] * 7)
     other = make_record([*TOKENS[:-1], "3"])
     page = read(render_attribution([first, other, second], tmp_path / "a.html", "Two <strategies>"))
     completions = json.loads(page.data)
-    assert [[view["credit"] for view in c["views"]] for c in completions] == [["oar-g", "oar-p"], ["oar-g"]]
+    assert [[view["strategy"] for view in c["views"]] for c in completions] == [["oar-g", "oar-p"], ["oar-g"]]
     assert completions[0]["views"][1]["importance"] == [None] * 7
     assert "Two <strategies>" in page.text
 
@@ -180,29 +184,33 @@ def test_runs_of_one_strategy_are_told_apart_by_directory(tmp_path, make_run):
     assert list(label_runs(runs)) == ["oar-g (s0)", "oar-g (s0)′", "uniform"]
 
 
-def test_a_summary_of_any_form_becomes_tables(tmp_path, make_run):
-    summaries = [
-        {
-            "seed": 1234,
-            "accuracy": {"before": 0.5, "after": None},
-            "share_by_role": {"operand": {"share": 0.25}},
-            "list": [{"a": 1}, {"b": True}],
-        },
-        {"seed": 5, "accuracy": {"before": 0.25, "greedy": 1}},
-    ]
-    runs = {
-        name: load_run(make_run(tmp_path / name, [], summary=s))
-        for name, s in zip("ab", summaries, strict=True)
-    }
-    tables = {table.title: table for table in summary_tables(runs)}
-    assert tables["Summary"].rows == [["seed", "1,234", "5"]]
-    assert tables["Accuracy"].columns == ["a", "b"]
-    assert tables["Accuracy"].rows == [["before", "0.5", "0.25"], ["after", "–", "–"], ["greedy", "–", "1"]]
-    assert tables["Share by role"].columns == ["share"]
-    assert tables["Share by role"].rows == [["operand", "0.25"]]
-    assert tables["List"].rows == [["1", "1", "–"], ["2", "–", "yes"]]
-
-
-def test_values_are_short():
-    shown = [show_value(value) for value in (0.123456, 12345.6, 1e-7, 1234, None, True, "x\n")]
-    assert shown == ["0.123", "12,346", "1e-07", "1,234", "–", "yes", "x↵\n"]
+def test_a_report_of_any_kind_has_what_it_is_given(tmp_path, make_record):
+    """And nothing else."""
+    lines = {"a": [(0.0, 1.0), (1.0, 0.0)], "b": [(0.0, 1.0), (1.0, 2.0)]}
+    page = read(
+        render_report(
+            tmp_path / "a.html",
+            title="Kind",
+            findings=["a is <b>higher</b>"],
+            reservations=["few pairs"],
+            labels=["a", "b"],
+            charts=[Chart("moved", "how far it moves", chart_svg("moved", lines, against="share"))],
+            curves_title="How far",
+            curves_note="Against the share.",
+            tables=[
+                Table(
+                    "Figures", ["AUROC"], [["a\u202e", Number("0.82 ±0.03", 0.8234, 0.79, 0.85)]], "strategy"
+                )
+            ],
+            completions=[Shown("a", make_record(TOKENS)), Shown("b", make_record(TOKENS))],
+        )
+    )
+    for text in ("a is <b>higher</b>", "few pairs", "How far", "Against the share.", "Figures", "strategy"):
+        assert text in page.text
+    assert "a⟨U+202E⟩" in page.text and "Settings" not in page.text and "Learning curves" not in page.text
+    [cell] = [attributes for tag, attributes in page.tags if tag == "td"]
+    assert cell == {"data-value": "0.8234", "data-low": "0.79", "data-high": "0.85"}
+    assert "moved against share: a from 1 to 0; b from 1 to 2" in [a.get("aria-label") for _, a in page.tags]
+    bare = read(render_report(tmp_path / "b.html", title="Bare"))
+    assert "No completions were recorded." in bare.text
+    assert bare.count("section") == 1 and bare.count("table") == 0

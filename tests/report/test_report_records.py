@@ -13,6 +13,7 @@ from tokencredit.report import (
     append_record,
     drop_after,
     load_run,
+    read_records,
     render_run,
     share_by_role,
     write_atomic,
@@ -107,6 +108,9 @@ def test_a_line_that_is_no_object_is_named(tmp_path):
         ({"reward": "good"}, "'reward' is neither a number nor null"),
         ({"answer": [5, 9]}, "'answer' is not a pair"),
         ({"reasoning": None}, "'reasoning' is not a pair"),
+        ({"roles": ["a"] * 6}, "'roles' has 6 entries for 7 tokens"),
+        ({"roles": [None] * 7}, "'roles' is not a list of strings"),
+        ({"right": ["no"] * 7}, "'right' is not a list of truth values"),
     ],
 )
 def test_a_record_in_another_form_is_named(tmp_path, make_record, make_run, changes, problem):
@@ -116,6 +120,13 @@ def test_a_record_in_another_form_is_named(tmp_path, make_record, make_run, chan
     with pytest.raises(UsageError, match=r"records\.jsonl, line 2: ") as caught:
         load_run(run)
     assert problem in str(caught.value)
+
+
+def test_a_records_file_is_read_by_itself(tmp_path, make_record, make_run):
+    record = make_record(TOKENS, roles=["a"] * 7, on_path=[True] * 7, right=[None] * 7)
+    run = make_run(tmp_path / "run", [record])
+    assert read_records(run / "records.jsonl") == [record]
+    assert read_records(run / "missing.jsonl") == []
 
 
 def test_a_record_without_a_field_is_named(tmp_path, make_record, make_run):

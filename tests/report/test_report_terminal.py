@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from tokencredit.report import heat_map, top_table, top_tokens
+from tokencredit.report import Number, Table, heat_map, in_terminal, top_table, top_tokens
 from tokencredit.report.terminal import heat_text
 
 TOKENS = ["The", " sum", " [bold]7[/bold]", "\n", "\x1b[2J", " is", " 12"]
@@ -72,3 +72,10 @@ def test_a_completion_without_importance_is_plain_text(make_record):
     record = make_record(["7", "+", "ans", "2"], importance=[None] * 4, answer=None)
     assert heat_text(record).plain == "7 + ans 2"
     assert top_tokens(record) == []
+
+
+def test_a_report_s_table_shows_markup_and_control_characters_as_text():
+    rows = [["[red]a[/red]", Number("0.82 ±0.03", 0.82)], ["b\x1b[2J", "–"]]
+    shown = printed(in_terminal(Table("[i]t[/i]", ["[b]AUROC"], rows, "strategy")))
+    for text in ("[i]t[/i]", "[b]AUROC", "[red]a[/red]", "0.82 ±0.03", "b⟨U+001B⟩[2J", "–", "strategy"):
+        assert text in shown

@@ -8,15 +8,17 @@ from typing import Any
 
 from tokencredit.compare.runs import RunKey
 from tokencredit.compare.tables import all_tables
-from tokencredit.report.curves import FIRST, FURTHER, Chart, chart_svg
-from tokencredit.report.html import render_comparison
+from tokencredit.report.completions import Shown
+from tokencredit.report.curves import FIRST, FURTHER, STEPS_NOTE, Chart, chart_svg
+from tokencredit.report.html import render_report
 from tokencredit.report.records import Record, load_run
-from tokencredit.report.tables import Table
+from tokencredit.report.tables import Table, show_setting
 
 HELD_OUT = {
     "held_out_sampled": "held-out accuracy at temperature 1",
     "held_out_greedy": "held-out accuracy, greedy",
 }
+BANDS_NOTE = "Lines: means over runs; bands: their 95% intervals over seeds."
 MAIN = (*HELD_OUT, "reward", "credit/ess_ratio", "entropy", "completions/mean_length")
 
 
@@ -39,7 +41,7 @@ def write_page(
         for rows in curves.values()
         for row in rows
     )
-    return render_comparison(
+    return render_report(
         out,
         title=f"{' and '.join(arms)} on {settings.get('task') or settings.get('dataset_name') or 'a data set'}",
         findings=compared["verdict"],
@@ -47,10 +49,15 @@ def write_page(
         labels=arms,
         charts=charts(compared, main=True),
         further_charts=charts(compared, main=False),
-        curves_note="Lines: means over runs; bands: their 95% intervals over seeds." if several else "",
+        curves_note=f"{BANDS_NOTE} {STEPS_NOTE}" if several else STEPS_NOTE,
         tables=all_tables(compared),
-        settings=Table("Settings", ["all runs"], [[name, _shown(value)] for name, value in settings.items()]),
-        records=records,
+        settings=Table(
+            "Settings",
+            ["all runs"],
+            [[name, show_setting(value)] for name, value in settings.items()],
+            "setting",
+        ),
+        completions=[Shown(arm, record) for arm, record in records],
     )
 
 
@@ -75,10 +82,3 @@ def records_of(directory: Path, keys: Sequence[RunKey]) -> list[tuple[str, Recor
     for key in keys:
         first.setdefault(key.arm, key)
     return [(arm, record) for arm, key in first.items() for record in load_run(directory / key.name).records]
-
-
-def _shown(value: Any) -> str:
-    return NONE if value is None else str(value)
-
-
-NONE = "–"

@@ -16,6 +16,7 @@ LEFT, TOP, BOTTOM = 44, 12, 26
 DASHES = ("none", "7 3", "2 3", "9 3 2 3", "4 2 1 2 1 2", "12 4")
 SMOOTHED_FROM = 20  # points; shorter curves are drawn as they are
 MOST_POINTS = 600
+STEPS_NOTE = "Against the training step. Faint: every logged step; strong: its running mean."
 
 # What to draw, in this order, and how to say it.
 FIRST = {
@@ -112,10 +113,25 @@ def ticks(low: float, high: float, most: int = 4) -> list[float]:
     return [(first + k) * step for k in range(count)]
 
 
-def chart_svg(name: str, lines: Mapping[str, Points], bands: Mapping[str, Band] | None = None) -> Markup:
+def line_style(index: int) -> tuple[str, str]:
+    """Return the class, which gives the colour, and the dashes of a chart's line: no two alike up to the 36th."""
+    colours = len(DASHES)
+    return f"line-{index % colours}", DASHES[(index + index // colours) % colours]
+
+
+def chart_svg(
+    name: str,
+    lines: Mapping[str, Points],
+    bands: Mapping[str, Band] | None = None,
+    *,
+    against: str = "step",
+) -> Markup:
     """Draw one metric of several runs against the step; each line has its dash pattern and its label.
 
-    A line that has a band, by its label, is drawn on it.
+    Args:
+        lines: points by label. Those of 20 points or more are smoothed.
+        bands: by label, too; a line that has one is drawn on it.
+        against: what the steps are, where they are something else.
     """
     edges = {label: edges_of(band) for label, band in (bands or {}).items() if band}
     end = WIDTH - (66 if len(lines) > 1 else 8)  # room for the labels
@@ -130,7 +146,7 @@ def chart_svg(name: str, lines: Mapping[str, Points], bands: Mapping[str, Band] 
 
     parts = _axes(place, end, (x_low, x_high), (y_low, y_high))
     parts += [
-        _path([place(p) for p in edges[label]], f"band line-{index % 6}")
+        _path([place(p) for p in edges[label]], f"band {line_style(index)[0]}")
         for index, label in enumerate(lines)
         if label in edges
     ]
@@ -140,14 +156,15 @@ def chart_svg(name: str, lines: Mapping[str, Points], bands: Mapping[str, Band] 
             continue
         drawn = thin_out(points)
         main = smooth(drawn) if len(points) >= SMOOTHED_FROM else drawn
+        colour, dash = line_style(index)
         if main is not drawn:
-            parts.append(_path([place(p) for p in drawn], f"raw line-{index % 6}"))
-        parts.append(_path([place(p) for p in main], f"mean line-{index % 6}", DASHES[index % 6]))
+            parts.append(_path([place(p) for p in drawn], f"raw {colour}"))
+        parts.append(_path([place(p) for p in main], f"mean {colour}", dash))
         ends.append((*place(main[-1]), label, index))
     parts += _end_labels(ends) if len(lines) > 1 else []
     spoken = "; ".join(f"{label} from {p[0][1]:.3g} to {p[-1][1]:.3g}" for label, p in lines.items() if p)
     return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-        WIDTH, HEIGHT, f"{name} against step: {visible(spoken)}", Markup("").join(parts)
+        WIDTH, HEIGHT, f"{name} against {against}: {visible(spoken)}", Markup("").join(parts)
     )
 
 
@@ -210,8 +227,8 @@ def _end_labels(ends: Sequence[tuple[float, float, str, int]], gap: float = 12) 
         heights.append(max(y, heights[-1] + gap) if heights else y)
     surplus = max(heights[-1] - (HEIGHT - BOTTOM), 0.0)
     return [
-        Markup('<text class="label line-{}" x="{:.1f}" y="{:.1f}">{}</text>').format(
-            index % 6, x + 5, y - surplus + 3.5, escape(_short(label))
+        Markup('<text class="label {}" x="{:.1f}" y="{:.1f}">{}</text>').format(
+            line_style(index)[0], x + 5, y - surplus + 3.5, escape(_short(label))
         )
         for (x, _, label, index), y in zip(ordered, heights, strict=True)
     ]

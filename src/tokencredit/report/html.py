@@ -1,4 +1,4 @@
-"""One self-contained HTML file from the records of runs, or from single attributions.
+"""One self-contained HTML file from records: of runs, single attributions, comparisons and fidelity alike.
 
 The file loads nothing: style, script and data are in it, and its content security policy admits only the
 style and the script whose hashes it names. What a model wrote travels as JSON and becomes text nodes.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,18 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tokencredit.errors import UsageError
-from tokencredit.report.curves import DASHES, Chart, charts
+from tokencredit.report.completions import MOST_COMPLETIONS, Shown, payload, sample_evenly, together
+from tokencredit.report.curves import STEPS_NOTE, Chart, charts, line_style
 from tokencredit.report.files import write_atomic
-from tokencredit.report.records import Record, Run, load_run, record_problem
-from tokencredit.report.tables import Table, settings_table, summary_tables
-from tokencredit.report.text import are_words, visible, visible_tokens
+from tokencredit.report.records import Run, load_run, record_problem
+from tokencredit.report.tables import Number, Table, settings_table, summary_tables
+from tokencredit.report.text import visible
 
-HERE = Path(__file__).parent
-MOST_COMPLETIONS = 200
-MOST_TOKENS = 400_000
+PAGE = Path(__file__).parent / "page"
+SCRIPTS = ("dom", "theme", "download", "tables", "measures", "heatmap", "reading", "records", "completions")
+"""In the order in which they build on one another; the page has them as one."""
 _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+_ESCAPES |= {surrogate: f"\\u{surrogate:04x}" for surrogate in range(0xD800, 0xE000)}
 
 
 def render_run(
@@ -46,82 +47,89 @@ def render_run(
     if not loaded:
         raise UsageError("no run to report: name at least one run directory")
     labelled = label_runs(loaded)
-    recorded = [(label, record) for label, run in labelled.items() for record in run.records]
-    shown = sample_evenly(recorded, most)
-    return _write(
+    return render_report(
         out,
         title=title or _run_title(loaded),
-        runs=labelled,
+        labels=list(labelled),
         charts=charts(labelled),
         further_charts=charts(labelled, further=True),
+        curves_note=STEPS_NOTE,
         tables=summary_tables(labelled),
         settings=settings_table(labelled),
-        completions=[_completion(label, [record]) for label, record in shown],
-        n_recorded=len(recorded),
+        completions=[Shown(label, record) for label, run in labelled.items() for record in run.records],
+        most=most,
     )
 
 
 def render_attribution(records: Sequence[Mapping[str, Any]], out: str | Path, title: str) -> Path:
     """Write the heat maps of `records` to `out`; several strategies on one completion come together.
 
-    Records belong together if prompt and tokens are equal. Raises UsageError for records that are not in the
-    form of `Record`, for none at all, and if `out` cannot be written.
+    Raises UsageError for records that are not in the form of `Record`, for none at all, and if `out` cannot be
+    written.
     """
     if not records:
         raise UsageError("nothing to show: the list of records is empty")
-    together: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for number, record in enumerate(records):
         problem = record_problem(record)
         if problem:
             raise UsageError(f"record {number}: {problem}")
-        together.setdefault((record["prompt"], *record["tokens"]), []).append(record)
-    return _write(
-        out,
-        title=title,
-        runs={},
-        charts=[],
-        further_charts=[],
-        tables=[],
-        settings=None,
-        completions=[_completion("", group) for group in together.values()],
-        n_recorded=len(together),
+    return render_report(
+        out, title=title, completions=[Shown(record["credit"], record) for record in records]
     )
 
 
-def render_comparison(
+def render_report(
     out: str | Path,
     *,
     title: str,
-    findings: Sequence[str],
-    reservations: Sequence[str],
-    labels: Sequence[str],
-    charts: Sequence[Chart],
-    further_charts: Sequence[Chart],
-    curves_note: str,
-    tables: Sequence[Table],
-    settings: Table,
-    records: Sequence[tuple[str, Record]],
+    findings: Sequence[str] = (),
+    reservations: Sequence[str] = (),
+    labels: Sequence[str] = (),
+    charts: Sequence[Chart] = (),
+    further_charts: Sequence[Chart] = (),
+    curves_title: str = "Learning curves",
+    curves_note: str = "",
+    tables: Sequence[Table] = (),
+    settings: Table | None = None,
+    completions: Sequence[Shown] = (),
+    most: int = MOST_COMPLETIONS,
 ) -> Path:
-    """Write the report of a comparison of several arms, by their labels, to `out`.
+    """Write a report of whatever kind to `out`; what is empty is left out.
 
-    The first `findings` say what it shows, `reservations` what limits that; `records` are (label, record), of which
-    a few are shown. Raises UsageError if `out` cannot be written.
+    Args:
+        findings, reservations: sentences, what there is to say and what limits it.
+        labels: of the lines in the charts, in their order.
+        charts, further_charts: the second are folded away.
+        curves_title, curves_note: the heading over the charts, and what to know to read them.
+        tables, settings: settings are folded away, too.
+        completions: their heat maps. Of one completion two strategies are side by side, see `completions.together`;
+            at most `most` completions are shown, spread evenly.
+
+    Raises UsageError if `out` cannot be written.
     """
-    shown = sample_evenly(records, MOST_COMPLETIONS)
-    return _write(
-        out,
-        title=title,
+    groups = together(completions)
+    shown = [payload(group) for group in sample_evenly(groups, most)]
+    style = (PAGE / "page.css").read_text(encoding="utf-8")
+    script = _script()
+    page = _template().render(
+        style=Markup(style),
+        script=Markup(script),
+        policy=_policy(style, script),
+        data=embed_json(shown),
+        title=visible(title),
         findings=[visible(line) for line in findings],
         reservations=[visible(line) for line in reservations],
-        runs={visible(label): None for label in labels},
+        legend=[(visible(label), *line_style(index)) for index, label in enumerate(labels)],
         charts=charts,
         further_charts=further_charts,
-        curves_note=curves_note,
-        tables=tables,
-        settings=settings,
-        completions=[_completion(label, [record]) for label, record in shown],
-        n_recorded=len(records),
+        curves_title=visible(curves_title),
+        curves_note=visible(curves_note),
+        tables=[table.visible() for table in tables],
+        settings=settings and settings.visible(),
+        n_shown=len(shown),
+        n_recorded=len(groups),
     )
+    return write_atomic(out, page)
 
 
 def label_runs(runs: Iterable[Run]) -> dict[str, Run]:
@@ -137,59 +145,10 @@ def label_runs(runs: Iterable[Run]) -> dict[str, Run]:
     return labelled
 
 
-def sample_evenly(
-    records: Sequence[tuple[str, Record]], most: int, most_tokens: int = MOST_TOKENS
-) -> list[tuple[str, Record]]:
-    """Return at most `most` records, evenly spaced, about `most_tokens` tokens in all; at least one."""
-    if not records:
-        return []
-    mean_length = sum(len(record["tokens"]) for _, record in records) / len(records)
-    count = max(1, min(most, len(records), int(most_tokens / max(mean_length, 1))))
-    return [records[index * len(records) // count] for index in range(count)]
-
-
 def _run_title(runs: Sequence[Run]) -> str:
     strategies = " and ".join(dict.fromkeys(run.credit for run in runs))
     tasks = dict.fromkeys(str(run.info["task"]) for run in runs if run.info.get("task"))
     return f"{strategies} on {', '.join(tasks)}" if tasks else strategies
-
-
-def _completion(run: str, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the page's script shows of one completion under one or several strategies."""
-    first = records[0]
-    truth = {name: first[name] for name in ("roles", "on_path", "right") if name in first}
-    views = [
-        {
-            "credit": visible(record["credit"]),
-            "advantage": _rounded(record["advantage"]),
-            **{name: _rounded_all(record[name]) for name in ("importance", "weights", "advantages")},
-        }
-        for record in records
-    ]
-    return {
-        "run": visible(run),
-        "step": first["step"],
-        "row": first["row"],
-        "prompt": visible(first["prompt"]),
-        "tokens": visible_tokens(first["tokens"]),
-        "words": are_words(first["tokens"]),
-        "probability": _rounded_all(first["probability"] or [None] * len(first["tokens"])),
-        "reward": _rounded(first["reward"]),
-        "reasoning": first["reasoning"],
-        "answer": first["answer"],
-        "rule": visible(first["rule"]),
-        "views": views,
-        **truth,
-    }
-
-
-def _rounded(value: float | None) -> float | None:
-    """Four digits are what the page can show, and make the file half as long."""
-    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
-
-
-def _rounded_all(values: Sequence[float | None]) -> list[float | None]:
-    return [_rounded(value) for value in values]
 
 
 def embed_json(value: Any) -> Markup:
@@ -202,28 +161,36 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _write(out: str | Path, **content: Any) -> Path:
-    style = (HERE / "report.css").read_text(encoding="utf-8")
-    script = (HERE / "report.js").read_text(encoding="utf-8")
-    policy = (
+def _policy(style: str, script: str) -> str:
+    """The content security policy. Files that a reader saves are blobs behind links, which need no leave of it."""
+    return (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
+
+
+def _script() -> str:
+    parts = [(PAGE / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    return "\n".join(['"use strict";', "(() => {", *parts, "})();\n"])
+
+
+def _template() -> Any:
     environment = Environment(
-        loader=FileSystemLoader(HERE),
+        loader=FileSystemLoader(PAGE),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    content = {"findings": [], "reservations": [], "curves_note": "", **content}
-    content["title"] = visible(content["title"])
-    page = environment.get_template("report.html").render(
-        style=Markup(style),
-        script=Markup(script),
-        policy=policy,
-        dashes=DASHES,
-        data=embed_json(content["completions"]),
-        **content,
+    environment.globals["cell_data"] = _cell_data
+    return environment.get_template("page.html")
+
+
+def _cell_data(cell: str) -> Markup:
+    """The attributes of a table's cell by which the page sorts it, and saves it as a number."""
+    if not isinstance(cell, Number):
+        return Markup("")
+    known = {"value": cell.value, "low": cell.low, "high": cell.high}
+    return Markup("").join(
+        Markup(' data-{}="{}"').format(name, value) for name, value in known.items() if value is not None
     )
-    return write_atomic(out, page)

@@ -86,7 +86,7 @@ def load_run(directory: str | Path) -> Run:
     directory = Path(directory)
     info = load_info(directory)
     metrics = [value for _, value in read_lines(directory / METRICS)]
-    records = _read_records(directory / RECORDS)
+    records = read_records(directory / RECORDS)
     task = info.get("task")
     return Run(directory, info, metrics, annotate(records, str(task)) if task else records)
 
@@ -110,7 +110,11 @@ def load_info(directory: str | Path) -> dict[str, Any]:
     return info
 
 
-def _read_records(path: Path) -> list[Record]:
+def read_records(path: str | Path) -> list[Record]:
+    """Read a records file; one that is not there has none.
+
+    Raises UsageError for broken lines by file and number.
+    """
     records = []
     for number, value in read_lines(path):
         problem = record_problem(value)
@@ -139,7 +143,8 @@ def record_problem(record: Mapping[str, Any]) -> str | None:
     for name in ("advantage", "reward"):
         if not _is_number(record[name]):
             return f"{name!r} is neither a number nor null"
-    return _list_problem(record, len(tokens)) or _span_problem(record, len(tokens))
+    checks = (_list_problem, _span_problem, _truth_problem)
+    return next(filter(None, (check(record, len(tokens)) for check in checks)), None)
 
 
 def _is_number(value: Any) -> bool:
@@ -154,6 +159,20 @@ def _list_problem(record: Mapping[str, Any], length: int) -> str | None:
         if not isinstance(values, list) or not all(map(_is_number, values)):
             return f"{name!r} is not a list of numbers"
         if len(values) != length:
+            return f"{name!r} has {len(values)} entries for {length} tokens"
+    return None
+
+
+def _truth_problem(record: Mapping[str, Any], length: int) -> str | None:
+    for name, kind, kinds in (
+        ("roles", str, "strings"),
+        ("on_path", bool, "truth values"),
+        ("right", bool | None, "truth values"),
+    ):
+        values = record.get(name, [])
+        if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
+            return f"{name!r} is not a list of {kinds}"
+        if name in record and len(values) != length:
             return f"{name!r} has {len(values)} entries for {length} tokens"
     return None
 

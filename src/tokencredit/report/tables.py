@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +13,42 @@ from tokencredit.report.text import visible
 Rows = dict[str, list[Any]]  # the row's name -> one value a column
 
 
+NONE = "–"
+"""The cell of a value that is not there."""
+
+
+class Number(str):
+    """A cell's text that knows the number it shows, and the ends of that number's interval if it has one.
+
+    Tables are sorted by `value`; files that are saved from the page hold `value`, `low` and `high`.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+
+    def __new__(cls, text: str, value: float, low: float | None = None, high: float | None = None) -> Number:
+        cell = super().__new__(cls, text)
+        cell.value, cell.low, cell.high = value, low, high
+        return cell
+
+
 @dataclass(frozen=True)
 class Table:
-    """A titled table of text cells; each row is its name followed by one cell a column."""
+    """A titled table of text cells, some of them a `Number`; each row is its name followed by one cell a column.
+
+    `head` says what the rows are, where their names do not.
+    """
 
     title: str
     columns: list[str]
     rows: list[list[str]]
+    head: str = ""
+
+    def visible(self) -> Table:
+        """Return the table with every text made `visible`, for a page or a terminal."""
+        rows = [[cell if isinstance(cell, Number) else visible(cell) for cell in row] for row in self.rows]
+        return Table(visible(self.title), [visible(name) for name in self.columns], rows, visible(self.head))
 
     def differs(self, row: Sequence[str]) -> bool:
         """Say whether the cells of `row` are not all the same (settings in which runs differ)."""
@@ -26,26 +56,26 @@ class Table:
 
 
 def show_value(value: Any) -> str:
-    """Return a cell's text: numbers to three digits, absent values as a dash, anything else as it prints."""
+    """Return a cell: numbers to three digits, absent values as a dash, anything else as it prints."""
     if value is None:
-        return "–"
+        return NONE
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, float) and math.isfinite(value):
+        return Number(f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}", value)
     if isinstance(value, int):
-        return f"{value:,}"
-    return visible(str(value))
+        return Number(f"{value:,}", value)
+    return str(value)
 
 
 def _title(name: str) -> str:
-    words = visible(name).replace("_", " ")
+    words = name.replace("_", " ")
     return words[:1].upper() + words[1:]
 
 
-def _table(title: str, columns: Sequence[str], rows: Rows) -> Table:
-    cells = [[visible(name).replace("_", " "), *map(show_value, values)] for name, values in rows.items()]
-    return Table(title, [visible(column).replace("_", " ") for column in columns], cells)
+def _table(title: str, columns: Sequence[str], rows: Rows, head: str = "") -> Table:
+    cells = [[name.replace("_", " "), *map(show_value, values)] for name, values in rows.items()]
+    return Table(title, [column.replace("_", " ") for column in columns], cells, head)
 
 
 def _names(mappings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -81,12 +111,13 @@ def _summary(run: Run) -> Mapping[str, Any]:
 
 def _entry_tables(name: str, entries: Mapping[str, Any]) -> list[Table]:
     """Return one table with a column a run if all entries are flat, else one table a run."""
+    head = name.partition("_by_")[2]
     if all(isinstance(entry, Mapping) and _is_flat(entry) for entry in entries.values()):
         rows = {row: [entry.get(row) for entry in entries.values()] for row in _names(list(entries.values()))}
-        return [_table(_title(name), list(entries), rows)]
+        return [_table(_title(name), list(entries), rows, head)]
     several = len(entries) > 1
     return [
-        _run_table(_title(name) + (f", {visible(label)}" if several else ""), entry)
+        _run_table(_title(name) + (f", {label}" if several else ""), entry, head)
         for label, entry in entries.items()
     ]
 
@@ -95,14 +126,14 @@ def _is_flat(entry: Mapping[str, Any]) -> bool:
     return not any(isinstance(value, Mapping) for value in entry.values())
 
 
-def _run_table(title: str, entry: Any) -> Table:
+def _run_table(title: str, entry: Any, head: str) -> Table:
     if isinstance(entry, list):
         entry = {str(number): row for number, row in enumerate(entry, start=1)}
     if not isinstance(entry, Mapping):
         entry = {"value": entry}
     by_row = {str(name): row if isinstance(row, Mapping) else {"value": row} for name, row in entry.items()}
     columns = _names(list(by_row.values()))
-    return _table(title, columns, {name: [row.get(c) for c in columns] for name, row in by_row.items()})
+    return _table(title, columns, {name: [row.get(c) for c in columns] for name, row in by_row.items()}, head)
 
 
 def settings_table(runs: Mapping[str, Run]) -> Table:
@@ -111,13 +142,16 @@ def settings_table(runs: Mapping[str, Run]) -> Table:
         label: _flatten({k: v for k, v in run.info.items() if k != "summary"}) for label, run in runs.items()
     }
     rows = {name: [settings.get(name) for settings in flat.values()] for name in _names(list(flat.values()))}
-    cells = [[visible(name), *map(_show_setting, values)] for name, values in rows.items()]
-    return Table("Settings", [visible(label) for label in runs], cells)
+    cells = [[name, *map(show_setting, values)] for name, values in rows.items()]
+    return Table("Settings", list(runs), cells, "setting")
 
 
-def _show_setting(value: Any) -> str:
-    """Settings are shown in full: a learning rate is not to be rounded, nor a seed grouped by thousands."""
-    return "–" if value is None else visible(str(value))
+def show_setting(value: Any) -> str:
+    """Return a setting's cell, in full: a learning rate is not to be rounded, nor a seed grouped by thousands."""
+    if value is None:
+        return NONE
+    shown = show_value(value)
+    return Number(str(value), shown.value) if isinstance(shown, Number) else str(value)
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The heat map and the top tokens of a completion, in the terminal."""
+"""Tables, and the heat map and the top tokens of a completion, in the terminal."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
+from tokencredit.report.tables import Table
 from tokencredit.report.text import are_words, visible, visible_tokens
 
 # From pale to deep, all light enough for black ink, so that the terminal's own background does not matter. The
@@ -84,10 +85,10 @@ def heat_map(record: Mapping[str, Any], k: int = 5) -> HeatMap:
     return HeatMap(record, k)
 
 
-def top_table(record: Mapping[str, Any], k: int = 5) -> Table:
+def top_table(record: Mapping[str, Any], k: int = 5) -> RichTable:
     """Return the `k` most important tokens as a table: index, token, importance, weight, role if known."""
     title = Text(f"top tokens by {visible(record['credit'])}")
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     roles = record.get("roles")
     table.add_column("#", justify="right")
     table.add_column("token")
@@ -100,3 +101,15 @@ def top_table(record: Mapping[str, Any], k: int = 5) -> Table:
         cells = [Text(str(index)), Text(shown), Text(f"{importance:.3g}"), Text(f"{weight:.2f}")]
         table.add_row(*cells, *([Text(roles[index])] if roles else []))
     return table
+
+
+def in_terminal(table: Table) -> RichTable:
+    """Return a report's table for a console; markup in its texts is not interpreted."""
+    table = table.visible()
+    shown = RichTable(title=Text(table.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    shown.add_column(Text(table.head))
+    for column in table.columns:
+        shown.add_column(Text(column), justify="right" if column else "left", no_wrap=bool(column))
+    for row in table.rows:
+        shown.add_row(*map(Text, row))
+    return shown
