@@ -94,7 +94,7 @@ def test_the_tokens_of_a_role_stand_out(page):
     assert options(page, "#role") == ["any", *dict.fromkeys(ROLES)]
     choose(page, "#role", "operand")
     assert texts(page, ".view:first-child .of-role") == ["7", "5"]
-    assert "of role operand 2, outlined" in one(page, ".facts").text.replace("\n", " ")
+    assert "role operand 2 tokens, outlined" in one(page, ".facts").text.replace("\n", " ")
     style = page.execute_script("return getComputedStyle(arguments[0]).outlineStyle", token(page, 0))
     assert style == "dotted"
 

@@ -100,7 +100,9 @@ def test_the_page_refers_to_nothing_outside(tmp_path, make_record, make_run):
     run = make_run(tmp_path / "run", [make_record(TOKENS)], [{"step": 1, "reward": 0.5}])
     page = read(render_run([run], tmp_path / "report.html"))
     attributes = {name for _, attributes in page.tags for name in attributes}
-    assert not attributes & {"src", "href", "srcset", "action", "style", "onclick", "onload"}
+    assert not attributes & {"src", "srcset", "action", "style", "onclick", "onload"}
+    assert [a["href"] for _, a in page.tags if "href" in a] == ["#curves", "#completions"]
+    assert {"curves", "completions"} <= {a.get("id") for _, a in page.tags}
     policy = next(a["content"] for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert "unsafe" not in policy

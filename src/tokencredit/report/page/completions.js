@@ -35,7 +35,7 @@ const facts = (completion) => {
   add("tokens", String(completion.tokens.length));
   add("answer found by", completion.answer ? completion.rule : "no answer");
   const role = chosen("role", roles);
-  if (role !== null) add(`of role ${role}`, `${completion.roles.filter((each) => each === role).length}, outlined`);
+  if (role !== null) add(`role ${role}`, `${completion.roles.filter((each) => each === role).length} tokens, outlined`);
   return list;
 };
 

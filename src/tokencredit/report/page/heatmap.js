@@ -53,7 +53,7 @@ const drawScale = (scale, measure, values, ends, nMarked) => {
     element("span", "", number(ends[0])),
     element("span", `bar ${measure}`),
     element("span", "", `${number(ends[1])}${rule.root ? " (square-root shading)" : ""}`),
-    element("span", "", nMarked ? `· underlined: the ${nMarked} ${rule.marks}` : ""),
+    element("span", "", nMarked ? `underlined: the ${nMarked} ${rule.marks}` : ""),
   );
 };
 
