@@ -76,7 +76,7 @@ def test_a_page_can_be_named(page):
 
 
 def test_the_filters_choose_by_verdict_strategy_and_role(page):
-    choose(page, "#verdict", "wrong (reward ≤ 0)")
+    choose(page, "#verdict", "wrong")
     assert place(page) == "1 of 2"
     assert "0 (wrong)" in one(page, ".facts").text
     assert said(page) == "2 completions; the first is shown"
@@ -187,3 +187,25 @@ def test_a_hostile_completion_is_text(page):
     assert page.execute_script(style, token(page, 6)) == "isolate"
     markup = "return document.querySelectorAll('script, img, svg:not(.chart, .legend svg)').length"
     assert page.execute_script(markup) == 2
+
+
+def test_all_that_can_be_used_has_a_name(page):
+    """As screen readers are told it."""
+    page.execute_cdp_cmd("Accessibility.enable", {})
+    nodes = page.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    page.execute_cdp_cmd("Accessibility.disable", {})
+    named: dict[str, list[str]] = {}
+    for node in nodes:
+        if not node["ignored"]:
+            named.setdefault(node["role"]["value"], []).append(node.get("name", {}).get("value", ""))
+    assert named["combobox"] == ["Completions", "Role", "Strategy", "Show", "beside"]
+    assert named["spinbutton"] == ["Completion"]
+    assert named["radio"] == ["importance", "weight", "advantage", "probability"]
+    assert {"previous completion", "next completion", "Theme: as the system"} <= set(named["button"])
+    assert {"Download Accuracy as CSV", "Download the chosen completions as JSON"} <= set(named["button"])
+    assert named["listbox"] == [
+        f"Tokens of the completion, credit by {name}" for name in ("oar-g", "uniform")
+    ]
+    assert "Accuracy" in named["table"]
+    for role in ("button", "combobox", "listbox", "option", "image", "table", "columnheader", "link"):
+        assert all(named[role]), role

@@ -150,7 +150,7 @@ def test_the_chosen_completions_are_saved_as_records(page, tmp_path):
         [0, 5],
         [6, 7],
     )
-    choose(page, "#verdict", "wrong (reward ≤ 0)")
+    choose(page, "#verdict", "wrong")
     choose(page, "#strategy", "=oar-p")
     [record] = json.loads(saved(page, tmp_path / "wrong", "the chosen completions as JSON")[1])
     assert (record["tokens"][-1], record["credit"], record["row"]) == ("=3", "=oar-p", 1)

@@ -52,7 +52,7 @@ const drawScale = (scale, measure, values, ends, nMarked) => {
   scale.replaceChildren(
     element("span", "", number(ends[0])),
     element("span", `bar ${measure}`),
-    element("span", "", `${number(ends[1])}${rule.root ? " (square-root shading)" : ""}`),
+    element("span", "", `${number(ends[1])}${rule.root ? " (square root)" : ""}`),
     element("span", "", nMarked ? `underlined: the ${nMarked} ${rule.marks}` : ""),
   );
 };

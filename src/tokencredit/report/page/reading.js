@@ -79,8 +79,13 @@ const makeReadable = (completion, map, index) => {
   box.addEventListener("focusin", (event) => {
     const t = tokenAt(event);
     if (t === null) return;
-    for (const cell of cells) if (cell.tabIndex === 0) cell.tabIndex = -1;
+    for (const cell of cells) {
+      if (cell.tabIndex !== 0) continue;
+      cell.tabIndex = -1;
+      cell.removeAttribute("aria-selected");
+    }
     cells[t].tabIndex = 0;
+    cells[t].setAttribute("aria-selected", "true");
     current = { map: index, token: t };
     read(completion, index, t);
   });
