@@ -8,16 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tokencredit.fidelity.run import BASELINES
+from tokencredit.fidelity.baselines import BASELINES
 from tokencredit.report.files import read_lines
 from tokencredit.report.records import record_problem
 
 FEW = ("--completions", 4, "--seed", 3)
-
-
-@pytest.fixture(autouse=True)
-def _few_resamples(monkeypatch):
-    monkeypatch.setattr("tokencredit.evaluation.metrics.RESAMPLES", 99)
 
 
 def numbers(path: str = "a.json") -> dict:
@@ -52,10 +47,12 @@ def test_the_folder_is_for_machines(cli):
     flags = ("--task", "query", "--credit", "bias", "--no_reference", "--draws", 1, *FEW, "--records", 2)
     assert cli("fidelity", *flags, "--out", "out").code == 0
     assert sorted(path.name for path in Path("out").iterdir()) == [
+        "fidelity.html",
         "fidelity.json",
         "records.jsonl",
         "values.jsonl",
     ]
+    assert "Fidelity on query" in Path("out/fidelity.html").read_text()
     records = [record for _, record in read_lines("out/records.jsonl")]
     assert {(record["row"], record["credit"]) for record in records} == {
         (row, name) for row in range(2) for name in ("bias", *BASELINES)
@@ -106,7 +103,7 @@ def test_any_model_and_data(cli, model, rows):
     flags = ("--model", model, "--data", rows, "--prompt_template", "{problem}", "--marker", "ans", *FEW)
     outcome = cli("fidelity", *flags, "--credit", "oar-p", "--json", "a.json", "--out", "out")
     assert outcome.code == 0
-    assert "agreement and cost" in outcome.out and "against the truth" not in outcome.out
+    assert "agreement with exact oar-p" in outcome.out and "against the truth" not in outcome.out
     (each,) = numbers()["results"]
     assert (each["source"], each["policy"], each["failed"]) == ("rows.jsonl", str(model), None)
     metrics = {name: found["metrics"] for name, found in each["strategies"].items()}
@@ -164,15 +161,54 @@ def test_generations_of_a_problem(cli):
     assert [value["problem"] for value in values] == [0, 0, 0, 1, 1, 1]
 
 
-def test_an_interruption_writes_nothing(cli, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
+def interrupt(monkeypatch, after: int) -> None:
+    """Ctrl-C once so many batches have had their causal checks."""
+    from tokencredit.fidelity import batch
 
-    monkeypatch.setattr("tokencredit.fidelity.run.agreement", interrupted)
-    outcome = cli("fidelity", "--task", "query", *FEW, "--json", "a.json", "--out", "out")
+    original, calls = batch.causal_curves, []
+
+    def interrupted(*arguments):
+        calls.append(None)
+        if len(calls) > after:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    monkeypatch.setattr(batch, "causal_curves", interrupted)
+
+
+def test_an_interruption_without_a_folder_writes_nothing(cli, monkeypatch):
+    interrupt(monkeypatch, after=1)
+    outcome = cli("fidelity", "--task", "query", *FEW, "--batch_size", 2, "--json", "a.json")
     assert outcome.code == 130
-    assert "the measurement was interrupted: nothing is written" in outcome.err
+    assert "nothing is written; with --out what is finished is kept" in outcome.err
     assert list(Path().iterdir()) == []
+
+
+def test_an_interrupted_measurement_goes_on(cli, monkeypatch):
+    """In the second of two tasks; in the end its figures are those of one that was not interrupted."""
+    command = ("fidelity", "--task", "query,serial", "--credit", "oar-g", *FEW, "--batch_size", 2)
+    assert cli(*command, "--out", "whole").code == 0
+    with monkeypatch.context() as patch:
+        interrupt(patch, after=3)
+        outcome = cli(*command, "--out", "out")
+    assert outcome.code == 130
+    assert "6 completions are measured and kept in out; the same command goes on" in outcome.err
+    assert [path.name for path in Path("out").iterdir()] == ["progress.jsonl"]
+    refused = cli(*command, "--out", "out", "--draws", 3)
+    assert refused.code == 2 and "whose draws is 2, not 3" in refused.error
+    with Path("out/progress.jsonl").open("a") as file:
+        file.write('{"subject": 1, "ba')  # what a kill would leave
+    with monkeypatch.context() as patch:
+        interrupt(patch, after=1)
+        assert cli(*command, "--out", "out").code == 0
+    for name in ("values.jsonl", "records.jsonl"):
+        assert Path("out", name).read_text() == Path("whole", name).read_text()
+    first, second = (numbers(f"{folder}/fidelity.json")["results"] for folder in ("out", "whole"))
+    for one, other in zip(first, second, strict=True):
+        for name, found in one["strategies"].items():
+            expected = other["strategies"][name] | {"seconds_per_completion": None}
+            assert found | {"seconds_per_completion": None} == expected
+    assert not Path("out/progress.jsonl").exists()
 
 
 def test_an_earlier_measurement_stays_unless_told(cli):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ def plain_moves(model, rollouts: Rollouts, row: int, tokens: list[int], new_ids,
 def test_against_a_plain_forward_each(build, options, mode):
     model, rollouts = build(), with_probe(ragged(), [3])
     scores, options = scores_of(rollouts), Options(**options)
-    curves = causal_curves(Policy(model, max_rows=3), rollouts, scores, options)
+    (curves,) = causal_curves(Policy(model, max_rows=3), rollouts, [scores], options)
     new_ids = torch.zeros_like(rollouts.completion_ids)
     if options.counterfactual == "alternative":
         new_ids = alternatives(model, rollouts)
@@ -79,7 +80,7 @@ def test_the_first_deletion_is_exact_oar_p():
     """Where 5% is one token, deleting the top one moves the outcome by its importance."""
     model, rollouts = llama(), ragged()
     importance = token_importance(model, rollouts, "oar-p", outcome="answer_kl", pad_token_id=0)
-    curves = causal_curves(Policy(model), rollouts, importance, Options(pad_token_id=0))
+    (curves,) = causal_curves(Policy(model), rollouts, [importance], Options(pad_token_id=0))
     for row in rollouts.readable.nonzero().squeeze(1).tolist():
         assert float(curves.deletion[row, 1]) == pytest.approx(float(importance[row].max()), rel=1e-9)
 
@@ -87,8 +88,52 @@ def test_the_first_deletion_is_exact_oar_p():
 def test_answers_and_rollouts_stay_as_they_are():
     rollouts = ragged()
     before = rollouts.completion_ids.clone()
-    causal_curves(Policy(llama()), rollouts, scores_of(rollouts), Options())
+    causal_curves(Policy(llama()), rollouts, [scores_of(rollouts)], Options())
     assert torch.equal(rollouts.completion_ids, before)
+
+
+@contextmanager
+def counted(model):
+    """The number of tokens of each pass."""
+    passes: list[int] = []
+    handle = model.get_input_embeddings().register_forward_hook(
+        lambda module, args, output: passes.append(args[0].numel())
+    )
+    yield passes
+    handle.remove()
+
+
+def test_rankings_together_give_what_each_gives_alone():
+    """And the fewer passes, the more they replace the same tokens: all of them, at the least."""
+    model, rollouts = llama(), ragged()
+    policy, options = Policy(model), Options()
+    rankings = [scores_of(rollouts), -scores_of(rollouts), scores_of(rollouts)]
+    alone = [causal_curves(policy, rollouts, [scores], options)[0] for scores in rankings]
+    with counted(model) as passes:
+        together = causal_curves(policy, rollouts, rankings, options)
+    for one, other in zip(alone, together, strict=True):
+        for name in ("shares", "deletion", "insertion"):
+            first, second = getattr(one, name), getattr(other, name)
+            assert torch.allclose(first, second, rtol=1e-9, atol=1e-12, equal_nan=True)
+    with counted(model) as twice:
+        causal_curves(policy, rollouts, rankings[:2], options)
+    assert passes == twice
+
+
+@pytest.mark.parametrize("budget", [1, 60, 100_000])
+def test_a_packed_pass_keeps_to_the_budget_and_runs_a_prompt_once(budget):
+    model, rollouts = llama(), ragged()
+    rows = rollouts.readable.nonzero().squeeze(1)
+    one = rollouts.select(rows[:1])
+    prompt, length = int(one.prompt_mask.sum()), int(one.answer_mask[0].nonzero().max())
+    policy = Policy(model, token_budget=budget)
+    causal_curves(policy, one, [scores_of(one)], Options())  # finds out what the model can do
+    with counted(model) as passes:
+        causal_curves(policy, one, [scores_of(one)], Options())
+    assert all(tokens <= max(budget, prompt + length) for tokens in passes)
+    versions = sum(tokens - prompt for tokens in passes) // length
+    assert all((tokens - prompt) % length == 0 for tokens in passes)
+    assert len(passes) == {1: versions, 100_000: 2}.get(budget, len(passes)) <= versions
 
 
 def test_ties_are_ordered_by_seed_and_row_alone():

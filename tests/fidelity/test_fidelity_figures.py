@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tokencredit.evaluation.metrics import interval
 from tokencredit.fidelity.figures import path_figures, role_figures, step_figures
-from tokencredit.fidelity.summary import mean, summarise
+from tokencredit.fidelity.summary import intervals, means, summarise
 
 ON_PATH = [False, True, True, False, True]
 RIGHT = [None, True, False, False, False]
@@ -39,6 +40,10 @@ def test_roles_that_are_absent():
     assert role_figures(unmeasured, ["filler"])["filler"]["importance_share"] is None
 
 
+def mean(values, seed: int) -> dict:
+    return means({"it": values}, seed)["it"]
+
+
 def test_means_are_over_problems():
     """Two completions of the first problem count as one: (1 + 4) / 2, not (0 + 2 + 4) / 3."""
     found = mean([(0, 0.0), (0, 2.0), (1, 4.0), (2, None), (3, float("nan"))], seed=0)
@@ -46,6 +51,21 @@ def test_means_are_over_problems():
     assert found["stderr"] == pytest.approx(1.5)  # sd 3/sqrt(2), over sqrt(2)
     assert (found["low"], found["high"]) == (1.0, 4.0)  # of two problems the bootstrap draws 1, 2.5 and 4
     assert mean([(0, None)], seed=0) == {"value": None, "stderr": None, "low": None, "high": None, "n": 0}
+
+
+def test_intervals_are_those_of_one_figure_at_a_time():
+    values = np.random.default_rng(1).exponential(size=(40, 3))
+    low, high = intervals(values, seed=5)
+    for column, ends in zip(values.T, zip(low, high, strict=True), strict=True):
+        assert ends == pytest.approx(interval(column.tolist(), bounded=False, seed=5), rel=1e-12)
+
+
+def test_figures_that_other_problems_have_keep_to_their_own():
+    """Each alone and both together: the resamples are drawn over the problems that a figure has."""
+    first = [(problem, float(problem**2)) for problem in range(6)]
+    second = [(problem, None if problem == 2 else float(problem)) for problem in range(6)]
+    together = means({"a": first, "b": second, "c": first}, seed=1)
+    assert together == {"a": mean(first, 1), "b": mean(second, 1), "c": mean(first, 1)}
 
 
 def test_the_interval_is_that_of_the_normal_distribution_for_many():

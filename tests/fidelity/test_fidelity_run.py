@@ -10,7 +10,9 @@ import torch
 
 from tokencredit.credit import STRATEGIES, Credit, Options, Strategy
 from tokencredit.errors import UsageError
-from tokencredit.fidelity.run import BASELINES, Contender, Plan, measure, result, with_baselines
+from tokencredit.fidelity.baselines import BASELINES
+from tokencredit.fidelity.plan import Contender, Plan, with_baselines
+from tokencredit.fidelity.run import measure, result
 
 
 def truths(one, rollouts):
@@ -53,11 +55,6 @@ def blaming(one, sign: float) -> Strategy:
     return Strategy(function, "knows the step", additive=True)
 
 
-@pytest.fixture(autouse=True)
-def _few_resamples(monkeypatch):
-    monkeypatch.setattr("tokencredit.evaluation.metrics.RESAMPLES", 99)
-
-
 def silent(more: int, what: str) -> None:
     pass
 
@@ -93,23 +90,29 @@ def test_full_marks_and_none(subject, task):
 
 def test_reference_draws_and_baselines(subject):
     one = subject(problems=5)
-    contenders = [Contender(name, STRATEGIES[name], Options(pad_token_id=0)) for name in ("oar-g", "oar-p")]
+    pad = Options(pad_token_id=0)
+    contenders = [Contender(name, STRATEGIES[name], pad) for name in ("oar-g", "oar-p")]
+    labels = dataclasses.replace(pad, gradient="labels", labels=1)
+    for name, labels_from in (("top", "top"), ("sampled", "sample")):
+        options = dataclasses.replace(labels, labels_from=labels_from)
+        contenders.append(Contender(name, STRATEGIES["oar-g"], options))
     chosen = plan(*contenders, draws=3, batch_size=2)
     found = result(one, chosen, measure(one, chosen, silent), seed=0)
     strategies = found["strategies"]
-    assert list(strategies) == ["oar-g", "oar-p", *BASELINES]
+    assert list(strategies) == ["oar-g", "oar-p", "top", "sampled", *BASELINES]
     exact = strategies["oar-p"]["metrics"]
     assert exact["exact_spearman"]["value"] == pytest.approx(1.0)
     assert exact["exact_mean_dw"]["value"] == 0.0
     assert strategies["oar-g"]["metrics"]["exact_spearman"]["value"] < 1
     drawing = {name: each["draws"] for name, each in strategies.items()}
-    assert drawing == {name: name in ("oar-g", "random") for name in strategies}
+    assert drawing == {name: name in ("oar-g", "sampled", "random") for name in strategies}
     assert strategies["oar-g"]["metrics"]["draws_spearman"]["n"] == found["measured"]
     assert "draws_spearman" not in exact
     assert all(each["seconds_per_completion"] > 0 for each in strategies.values())
     assert strategies["random"]["metrics"]["deletion_over_random"]["value"] == 0
-    deletion, random = (strategies[n]["metrics"]["deletion_area"]["value"] for n in ("oar-p", "random"))
-    assert exact["deletion_over_random"]["value"] == pytest.approx(deletion - random)
+    for other in ("random", "position"):
+        areas = [strategies[name]["metrics"]["deletion_area"]["value"] for name in ("oar-p", other)]
+        assert exact[f"deletion_over_{other}"]["value"] == pytest.approx(areas[0] - areas[1])
 
 
 def test_rows_and_records(subject):
@@ -147,14 +150,34 @@ def test_progress_reaches_the_total(subject):
     one, told = subject(problems=5), []
     chosen = plan(reference=False, draws=1, batch_size=2)
     measure(one, chosen, lambda more, what: told.append(more))
-    assert sum(told) == one.completions * len(chosen.contenders)
+    assert sum(told) == one.completions * chosen.steps
+
+
+def test_batches_that_were_kept_are_not_measured_again(subject):
+    one, kept = subject(problems=5), {}
+    chosen = plan(reference=False, batch_size=2)
+    whole = measure(one, chosen, silent, keep=kept.__setitem__)
+    assert sorted(kept) == [0, 1, 2]
+    part, again, told = {0: kept[0], 2: kept[2]}, {}, []
+    found = measure(one, chosen, lambda more, what: told.append(more), part, again.__setitem__)
+    assert list(again) == [1]
+    assert sum(told) == one.completions * chosen.steps
+    assert (found.rows, found.records, found.drawing) == (whole.rows, whole.records, whole.drawing)
+    assert (found.written, found.failed) == (whole.written, whole.failed)
+    assert list(kept) == [0, 1, 2]
 
 
 def test_nothing_to_measure_and_other_words(subject):
     one = subject()
     short = dataclasses.replace(one, decoding=dataclasses.replace(one.decoding, max_new_tokens=2))
-    with pytest.raises(UsageError, match="none of the 6 completions of warm for query has an answer"):
+    with pytest.raises(UsageError, match=r"for query has an answer.*--probe"):
         measure(short, plan(), silent)
+    asked = dataclasses.replace(
+        short, decoding=dataclasses.replace(one.decoding, max_new_tokens=1), probe="ans"
+    )
+    with pytest.raises(UsageError, match="has two tokens of reasoning") as refusal:
+        measure(asked, plan(), silent)
+    assert "--probe" not in str(refusal.value)
     prompts = [ids[:-1] for ids in one.prompts]  # what is asked is cut off
     with pytest.raises(UsageError, match="not the words of the task query"):
         measure(dataclasses.replace(one, prompts=prompts), plan(), silent)

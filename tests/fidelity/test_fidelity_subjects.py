@@ -9,7 +9,11 @@ import pytest
 import torch
 
 from tokencredit.errors import UsageError
-from tokencredit.fidelity.subjects import encode_prompt, write
+from tokencredit.fidelity.subjects import batches, encode_prompt, write
+
+
+def written(one, size: int) -> list:
+    return [write(one, problems) for problems in batches(one, size)]
 
 
 def texts(sampled) -> list[str]:
@@ -18,24 +22,26 @@ def texts(sampled) -> list[str]:
 
 def test_sampling_is_seeded_and_leaves_the_random_state(subject):
     state = torch.random.get_rng_state()
-    first = texts(write(subject(), 4))
+    first = texts(written(subject(), 4))
     assert torch.equal(torch.random.get_rng_state(), state)
     torch.manual_seed(123)
-    assert texts(write(subject(), 4)) == first
+    assert texts(written(subject(), 4)) == first
     other = dataclasses.replace(subject(), decoding=dataclasses.replace(subject().decoding, seed=1))
-    assert texts(write(other, 4)) != first
+    assert texts(written(other, 4)) != first
 
 
 def test_batches_are_of_whole_problems(subject):
-    batches = list(write(subject(problems=3, samples=2), 5))
-    assert [batch.written for batch in batches] == [4, 2]
-    groups = [batch.rollouts.groups.tolist() for batch in batches]
-    keys = [batch.rollouts.row_keys.tolist() for batch in batches]
+    one = subject(problems=3, samples=2)
+    assert batches(one, 5) == [[0, 0, 1, 1], [2, 2]] and batches(one, 1) == [[0, 0], [1, 1], [2, 2]]
+    found = written(one, 5)
+    assert [batch.written for batch in found] == [4, 2]
+    groups = [batch.rollouts.groups.tolist() for batch in found]
+    keys = [batch.rollouts.row_keys.tolist() for batch in found]
     assert (groups, keys) == ([[0, 0, 1, 1], [2, 2]], [[0, 1, 2, 3], [4, 5]])
 
 
 def test_a_completion_ends_with_its_end_of_turn(subject):
-    (batch,) = write(subject(), 64)
+    (batch,) = written(subject(), 64)
     rollouts, end = batch.rollouts, subject().tokenizer.eos_token_id
     for row in range(rollouts.shape[0]):
         ids = rollouts.completion_ids[row][rollouts.completion_mask[row]].tolist()
@@ -46,7 +52,7 @@ def test_a_completion_ends_with_its_end_of_turn(subject):
 
 def test_rewards_advantages_and_failures(subject):
     one = subject(problems=12)
-    (batch,) = write(one, 64)
+    (batch,) = written(one, 64)
     rollouts = batch.rollouts
     golds = [one.golds[problem] for problem in rollouts.groups.tolist()]
     expected = one.task.reward(rollouts.texts, golds)
@@ -58,9 +64,9 @@ def test_rewards_advantages_and_failures(subject):
 def test_completions_without_an_answer_are_left_out_or_asked(subject):
     """Cut off after three tokens, none has an answer; a probe asks for one."""
     short = dataclasses.replace(subject(), decoding=dataclasses.replace(subject().decoding, max_new_tokens=3))
-    (batch,) = write(short, 64)
+    (batch,) = written(short, 64)
     assert (batch.rollouts.shape[0], batch.written, batch.failed) == (0, 6, 6)
-    (asked,) = write(dataclasses.replace(short, probe="ans"), 64)
+    (asked,) = written(dataclasses.replace(short, probe="ans"), 64)
     assert asked.rollouts.shape[0] == 6 and asked.rollouts.readable.all()
 
 

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokencredit.cli import OneLineParser, package_version
+from tokencredit.cli import OneLineParser
 from tokencredit.cli.credit_options import check_target, parse_options, split_names
+from tokencredit.cli.fidelity_results import about, results, show, write
 from tokencredit.cli.fidelity_subjects import MOST_TOKENS, WARM, subjects_of
 from tokencredit.cli.libraries import prepare_libraries
 from tokencredit.errors import UsageError
+from tokencredit.fidelity.page import NUMBERS, check_folder
 from tokencredit.tasks import TASKS
 
 if TYPE_CHECKING:
-    from tokencredit.fidelity.run import Contender, Measured, Plan
+    from tokencredit.fidelity.plan import Contender, Measured, Plan
+    from tokencredit.fidelity.store import Store
     from tokencredit.fidelity.subjects import Subject
 
-NUMBERS, VALUES, RECORDS = "fidelity.json", "values.jsonl", "records.jsonl"
+TASK_BATCH, DATA_BATCH = 64, 1
 
 _FLAGS: dict[str, dict[str, Any]] = {
     "task": {
@@ -117,9 +117,9 @@ _FLAGS: dict[str, dict[str, Any]] = {
         "choices": ("float32", "float64", "bfloat16", "float16", "auto"),
     },
     "batch_size": {
-        "help": "completions that are written and credited at once (default: 64)",
+        "help": "completions that are written and credited at once; an interruption costs the last one "
+        f"(default: {TASK_BATCH}, {DATA_BATCH} with --data)",
         "type": int,
-        "default": 64,
         "metavar": "N",
     },
     "records": {
@@ -129,7 +129,10 @@ _FLAGS: dict[str, dict[str, Any]] = {
         "metavar": "N",
     },
     "json": {"help": "write the numbers to this file", "metavar": "FILE"},
-    "out": {"help": "write the numbers, the figures of each completion and records to this folder"},
+    "out": {
+        "help": "write the numbers, the figures of each completion, records and a page to this folder, and go on there "
+        "after an interruption"
+    },
     "overwrite": {"help": "replace the measurement that the folder holds", "action": "store_true"},
 }
 
@@ -140,14 +143,20 @@ def run(argv: list[str]) -> int:
     _check_targets(arguments)
     prepare_libraries()
     plan, subjects = _plan(arguments), subjects_of(arguments)
+    content = about(arguments, plan, subjects)
+    store = None
+    if arguments.out:
+        from tokencredit.fidelity.store import Store
+
+        store = Store(Path(arguments.out), content["settings"], overwrite=arguments.overwrite)
     try:
-        found = _measure(subjects, plan)
+        found = _measure(subjects, plan, store)
     except KeyboardInterrupt:
-        print("the measurement was interrupted: nothing is written", file=sys.stderr, flush=True)
+        print(_interrupted(store), file=sys.stderr, flush=True)
         raise
-    content = _content(arguments, plan, subjects, found)
-    _show(content["results"])
-    _write(arguments, content, found)
+    content["results"] = results(subjects, plan, found, arguments.seed)
+    show(content["results"])
+    write(content, found, store, arguments.json)
     return 0
 
 
@@ -165,6 +174,8 @@ def build_parser() -> OneLineParser:
 
 def _parse(argv: list[str]) -> argparse.Namespace:
     arguments = build_parser().parse_args(argv)
+    if arguments.batch_size is None:
+        arguments.batch_size = TASK_BATCH if arguments.task else DATA_BATCH
     for name in ("completions", "generations", "draws", "batch_size"):
         if getattr(arguments, name) < 1:
             raise UsageError(f"--{name} must be at least 1, not {getattr(arguments, name)}")
@@ -192,24 +203,17 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _check_targets(arguments: argparse.Namespace) -> None:
-    """Before anything is computed: files that cannot be written, and a folder that holds something else."""
+    """Before anything is loaded: files that cannot be written, and a folder that holds something else."""
     if arguments.json:
         check_target(Path(arguments.json))
-    if not arguments.out:
-        return
-    folder = Path(arguments.out)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--out {folder} is a file; name a folder")
-    if (folder / "run.json").exists():
-        raise UsageError(f"--out {folder} holds a training run; name another folder")
-    if (folder / NUMBERS).exists() and not arguments.overwrite:
-        raise UsageError(f"--out {folder} holds a measurement; name another folder or give --overwrite")
-    check_target(folder / NUMBERS)
+    if arguments.out:
+        check_folder(Path(arguments.out), overwrite=arguments.overwrite)
+        check_target(Path(arguments.out, NUMBERS))
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:
     from tokencredit.credit import Options
-    from tokencredit.fidelity.run import Plan, with_baselines
+    from tokencredit.fidelity.plan import Plan, with_baselines
 
     common = parse_options(arguments.option, "--option")
     contenders = [
@@ -229,98 +233,40 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 def _contender(text: str, common: Mapping[str, Any], seed: int) -> Contender:
     """A strategy as `NAME` or `NAME:OPTION=VALUE:...`."""
     from tokencredit.credit import Options, get_strategy
-    from tokencredit.fidelity.run import Contender
+    from tokencredit.fidelity.plan import Contender
 
     name, *pairs = text.split(":")
     strategy = get_strategy(name)
     return Contender(text, strategy, Options(**{**common, **parse_options(pairs, "--credit")}, seed=seed))
 
 
-def _measure(subjects: Sequence[Subject], plan: Plan) -> list[Measured]:
+def _measure(subjects: Sequence[Subject], plan: Plan, store: Store | None) -> list[Measured]:
     from tqdm import tqdm
 
     from tokencredit.fidelity.run import measure
 
-    total = sum(subject.completions for subject in subjects) * len(plan.contenders)
-    seconds = 0.5 if sys.stderr.isatty() else 30.0  # not a terminal: a line now and then
+    total = sum(subject.completions for subject in subjects) * plan.steps
+    watched = sys.stderr.isatty()
+    seconds = 0.5 if watched else 30.0  # not a terminal: a line now and then
     found = []
     with tqdm(total=total, mininterval=seconds, file=sys.stderr, unit="credit") as bar:
-        for subject in subjects:
+        for number, subject in enumerate(subjects):
 
             def tell(more: int, what: str, subject: Subject = subject) -> None:
-                bar.set_description(f"{subject.source}, {what}", refresh=False)
+                bar.set_description(f"{subject.source}, {what}", refresh=watched)
                 bar.update(more)
 
-            found.append(measure(subject, plan, tell))
+            if store is None:
+                found.append(measure(subject, plan, tell))
+            else:
+                found.append(measure(subject, plan, tell, store.of(number), partial(store.keep, number)))
     return found
 
 
-def _content(
-    arguments: argparse.Namespace, plan: Plan, subjects: Sequence[Subject], found: Sequence[Measured]
-) -> dict[str, Any]:
-    """Every figure, and what it ran on."""
-    import dataclasses
-
-    import torch
-
-    from tokencredit.fidelity.causal import OUTCOME
-    from tokencredit.fidelity.run import result
-
-    device = subjects[0].model.device
-    settings = {
-        name: value for name, value in vars(arguments).items() if name not in ("json", "out", "overwrite")
-    }
-    return {
-        "settings": settings
-        | {
-            "strategies": {c.name: dataclasses.asdict(c.options) for c in plan.contenders},
-            "causal_outcome": plan.options.outcome or OUTCOME,
-            "max_new_tokens": {s.source: s.decoding.max_new_tokens for s in subjects},
-        },
-        "versions": {
-            "tokencredit": package_version(),
-            **{name: version(name) for name in ("torch", "transformers", "scipy")},
-        },
-        "machine": {
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
-            "processors": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "python": platform.python_version(),
-            "system": platform.platform(),
-        },
-        "results": [
-            result(subject, plan, measured, arguments.seed)
-            for subject, measured in zip(subjects, found, strict=True)
-        ],
-    }
-
-
-def _show(results: Sequence[Mapping[str, Any]]) -> None:
-    from rich.console import Console
-
-    from tokencredit.fidelity.tables import tables
-
-    console = Console()
-    for result in results:
-        for table in tables(result):
-            console.print(table)
-    console.print(
-        "± is half the 95% bootstrap interval of the mean over completions.", markup=False, highlight=False
+def _interrupted(store: Store | None) -> str:
+    if store is None:
+        return "the measurement was interrupted: nothing is written; with --out what is finished is kept"
+    return (
+        f"the measurement was interrupted: {store.completions} completions are measured and kept in {store.folder}; "
+        "the same command goes on"
     )
-
-
-def _write(arguments: argparse.Namespace, content: Mapping[str, Any], found: Sequence[Measured]) -> None:
-    from tokencredit.report.files import plain_json, write_atomic
-
-    text = json.dumps(plain_json(content), indent=1, allow_nan=False) + "\n"
-    if arguments.out:
-        folder = Path(arguments.out)
-        for name, lines in (
-            (VALUES, [row for measured in found for row in measured.rows]),
-            (RECORDS, [record for measured in found for record in measured.records]),
-        ):
-            rows = (json.dumps(plain_json(line), allow_nan=False) + "\n" for line in lines)
-            write_atomic(folder / name, "".join(rows))
-        print(f"numbers: {write_atomic(folder / NUMBERS, text)}", file=sys.stderr)  # last: all is there
-    if arguments.json:
-        print(f"numbers: {write_atomic(arguments.json, text)}", file=sys.stderr)

@@ -6,6 +6,7 @@ and the divergences of OAR in place of masked pixels and class scores.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,9 +14,10 @@ from torch import Tensor
 
 from tokencredit.credit import Options
 from tokencredit.credit.keys import keyed_generator
-from tokencredit.credit.outcome import Outcome, divergence
+from tokencredit.credit.outcome import divergence
 from tokencredit.credit.perturbation import counterfactuals
 from tokencredit.layout import Batch, take
+from tokencredit.passes import Clean
 from tokencredit.policy import LOGITS_PER_TOKEN, Policy
 from tokencredit.rollouts import Rollouts
 
@@ -46,49 +48,46 @@ class Curves:
         return torch.trapezoid(self.deletion, self.shares), torch.trapezoid(self.insertion, self.shares)
 
 
-def causal_curves(policy: Policy, rollouts: Rollouts, scores: Tensor, options: Options) -> Curves:
+def causal_curves(
+    policy: Policy, rollouts: Rollouts, rankings: Sequence[Tensor], options: Options
+) -> list[Curves]:
     """Replaces the top tokens by their counterfactuals, then all but them, at each of `LEVELS`.
 
-    Answers stay as they are: it is the prediction of the completion's own answer that moves.
+    Answers stay as they are: it is the prediction of the completion's own answer that moves. Rankings that replace the
+    same tokens of a completion share the pass.
 
     Args:
-        scores: (B, T), higher first; ties are ordered by draws keyed by (seed, row).
+        rankings: scores (B, T) each, higher first; ties are ordered by draws keyed by (seed, row).
         options: `outcome` (default `answer_kl`: all positions of the answer count) and `counterfactual` are read.
+
+    Returns:
+        the curves of each ranking.
     """
     mask = rollouts.reasoning_mask
     mode = options.outcome or OUTCOME
-    places = order(scores, rollouts, options.seed)
+    places = torch.stack([order(scores, rollouts, options.seed) for scores in rankings])
     counts = _counts(mask)
     replacements = counterfactuals(policy, rollouts, options)
-    deletion = torch.full(counts.shape, torch.nan, dtype=torch.float64)
-    insertion = deletion.clone()
+    moved = torch.full((2, len(rankings), *counts.shape), torch.nan, dtype=torch.float64)
 
     def measure(batch: Batch) -> Tensor:
         rows = batch.rows
-        clean = policy.clean(batch).outcome
-        games = []  # where the distances go, and which tokens are replaced
-        for level in range(counts.shape[1]):
-            chosen = (places[rows] < counts[rows, level, None]) & mask[rows]
-            games += [(deletion, level, chosen), (insertion, level, mask[rows] & ~chosen)]
-        for found, level, _ in games:
-            found[rows.cpu(), level] = 0.0
-        games = [game for game in games if game[2].any()]
-        size = _versions(policy, batch, clean)
-        for start in range(0, len(games), size):
-            part = games[start : start + size]
-            index = torch.arange(batch.size, device=rows.device).repeat(len(part))
-            versions = take(batch, index)
-            edited = _edited(
-                versions, torch.cat([tokens for *_, tokens in part]), replacements[versions.rows]
-            )
-            moved = divergence(clean.select(index), policy.clean(edited).outcome, mode).abs().cpu()
-            for (found, level, _), values in zip(part, moved.split(batch.size), strict=True):
-                found[rows.cpu(), level] = values
+        top = (places[:, rows, None] < counts[rows, :, None]) & mask[rows, None]  # (rankings, b, L, T)
+        games = torch.stack([top, mask[rows, None] & ~top])
+        row_of, edited, version = _distinct(games)
+        clean = policy.clean(batch)
+        distances = torch.zeros(len(row_of), dtype=torch.float64)
+        for part in _parts(policy, batch, clean, row_of, edited):
+            versions = take(batch, row_of[part])
+            changed = policy.clean(_edited(versions, edited[part], replacements[versions.rows])).outcome
+            found = divergence(clean.outcome.select(row_of[part]), changed, mode).abs()
+            distances[part.cpu()] = found.cpu()
+        moved[:, :, rows.cpu()] = distances[version.cpu()]
         return torch.zeros(batch.reasoning.shape, dtype=policy.dtype, device=batch.ids.device)
 
     policy.map(rollouts, mode, measure)
     shares = (counts / mask.sum(dim=1, keepdim=True).clamp(min=1)).double().cpu()
-    return Curves(shares, deletion, insertion)
+    return [Curves(shares, deletion, insertion) for deletion, insertion in zip(*moved, strict=True)]
 
 
 def order(scores: Tensor, rollouts: Rollouts, seed: int) -> Tensor:
@@ -115,11 +114,51 @@ def _counts(mask: Tensor) -> Tensor:
     return torch.where(levels > 0, counts.clamp(min=1), counts).minimum(totals)
 
 
-def _versions(policy: Policy, batch: Batch, clean: Outcome) -> int:
-    """How many edited versions of the batch one pass may hold: their prompts are run once where rows are packed."""
-    tokens, logits = batch.ids.numel(), clean.logits.numel()
-    budget, rows = policy.token_budget, policy.max_rows or batch.size * 2 * len(LEVELS)
-    return max(1, min(budget // tokens, budget * LOGITS_PER_TOKEN // logits, rows // batch.size))
+def _distinct(games: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Each edited version of a row once.
+
+    Args:
+        games: (..., b, L, T) bool, which tokens are replaced.
+
+    Returns:
+        the row (N,) of each distinct version, in ascending order, its replaced tokens (N, T), and which version each of
+        the games is, (..., b, L).
+    """
+    *_, count, levels, width = games.shape
+    row = torch.arange(count, device=games.device)[:, None, None].expand(count, levels, 1)
+    table = torch.cat([row.expand(*games.shape[:-1], 1), games.long()], dim=-1)
+    distinct, version = torch.unique(table.view(-1, width + 1), dim=0, return_inverse=True)
+    return distinct[:, 0], distinct[:, 1:].bool(), version.view(games.shape[:-1])
+
+
+def _parts(policy: Policy, batch: Batch, clean: Clean, row_of: Tensor, edited: Tensor) -> Iterator[Tensor]:
+    """Which versions share a pass: as many as its budget holds. Versions that replace nothing are left out.
+
+    Packed rows with the same prompt run it once a pass, so that it counts once.
+    """
+    rows, lengths = row_of.tolist(), batch.mask.sum(dim=1).tolist()
+    limit = policy.token_budget * LOGITS_PER_TOKEN // clean.outcome.logits[0].numel()
+    limit = max(1, limit if policy.max_rows is None else min(limit, policy.max_rows))
+
+    def size(version: int, before: int | None) -> int:
+        row = rows[version]
+        if not clean.prompts:
+            return batch.ids.shape[1]
+        prompt = clean.prompts[row]
+        ran = before is not None and clean.prompts[rows[before]] is prompt
+        return int(lengths[row]) - (prompt.size if ran else 0)
+
+    part: list[int] = []
+    tokens = 0
+    for version in edited.any(dim=1).nonzero().squeeze(1).tolist():
+        more = size(version, part[-1] if part else None)
+        if part and (tokens + more > policy.token_budget or len(part) == limit):
+            yield torch.tensor(part, device=row_of.device)
+            part, tokens, more = [], 0, size(version, None)
+        part.append(version)
+        tokens += more
+    if part:
+        yield torch.tensor(part, device=row_of.device)
 
 
 def _edited(batch: Batch, edited: Tensor, replacements: Tensor) -> Batch:

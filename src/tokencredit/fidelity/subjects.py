@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,23 +84,25 @@ def encode_prompt(tokenizer: Any, problem: str | list[Any], template: str | None
     return list(tokenizer(rendered, add_special_tokens=False)["input_ids"])
 
 
-def write(subject: Subject, batch_size: int) -> Iterator[Sampled]:
-    """Completions in batches of whole problems, `batch_size` completions each if that is as many as a problem has.
+def batches(subject: Subject, batch_size: int) -> list[list[int]]:
+    """The number of the problem that each completion is written for, in batches of whole problems.
 
-    Each batch is sampled from a seed of its own; the global random state is left as it was.
+    A batch has `batch_size` completions at most, or as many as one problem has.
     """
-    samples = subject.decoding.samples
+    samples, problems = subject.decoding.samples, range(len(subject.prompts))
     size = max(1, batch_size // samples)
-    for start in range(0, len(subject.prompts), size):
-        problems = [
-            problem
-            for problem in range(start, min(start + size, len(subject.prompts)))
-            for _ in range(samples)
-        ]
-        prompts = [subject.prompts[problem] for problem in problems]
-        prompt_ids, prompt_mask = _padded(prompts, left=True)
-        completions = _generate(subject, prompt_ids, prompt_mask, start)
-        yield _grounded(subject, problems, start * samples, prompt_ids, prompt_mask, completions)
+    return [
+        [problem for problem in problems[start : start + size] for _ in range(samples)]
+        for start in range(0, len(problems), size)
+    ]
+
+
+def write(subject: Subject, problems: list[int]) -> Sampled:
+    """The completions of one of the `batches`, sampled from a seed of its own; the global random state is left as it
+    was."""
+    prompt_ids, prompt_mask = _padded([subject.prompts[problem] for problem in problems], left=True)
+    completions = _generate(subject, prompt_ids, prompt_mask, problems[0])
+    return _grounded(subject, problems, prompt_ids, prompt_mask, completions)
 
 
 def _generate(subject: Subject, prompt_ids: Tensor, prompt_mask: Tensor, start: int) -> list[list[int]]:
@@ -149,7 +151,6 @@ def _padded(rows: Sequence[list[int]], *, left: bool = False) -> tuple[Tensor, T
 def _grounded(
     subject: Subject,
     problems: list[int],
-    first: int,
     prompt_ids: Tensor,
     prompt_mask: Tensor,
     completions: list[list[int]],
@@ -161,6 +162,7 @@ def _grounded(
     if subject.task is not None:
         golds = [subject.golds[problem] for problem in problems]
         rewards = torch.tensor(subject.task.reward(texts, golds), dtype=torch.float64)
+    first = problems[0] * subject.decoding.samples
     rollouts, spans = ground(
         subject.tokenizer,
         prompt_ids.to(device),

@@ -7,7 +7,7 @@ import torch
 
 from tokencredit import bilevel_gate
 from tokencredit.credit import TokenCredit
-from tokencredit.fidelity.agreement import agreement
+from tokencredit.fidelity.nearness import agreement
 from tokencredit.fidelity.scores import blame, magnitude
 
 
