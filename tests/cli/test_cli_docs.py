@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tokencredit.cli import COMMANDS, arguments, attribute, compare, demo, evaluate, fidelity, verify
+from tokencredit.cli import COMMANDS, arguments, attribute, compare, demo, evaluate, fidelity, report, verify
 from tokencredit.trl import OARConfig
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -26,11 +26,11 @@ def documented(parser: ArgumentParser, names: list[str]) -> list[str]:
 
 
 def all_names(parser: ArgumentParser) -> list[str]:
-    return [action.dest for action in parser._actions if action.dest != "help"]
+    return [action.dest for action in parser._actions if action.option_strings and action.dest != "help"]
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "attribute", "evaluate", "fidelity", "compare", "verify", "demo"]
+    "command", ["train", "attribute", "evaluate", "fidelity", "compare", "report", "verify", "demo"]
 )
 def test_flags_and_their_help(command):
     if command == "train":
@@ -42,6 +42,7 @@ def test_flags_and_their_help(command):
             "evaluate": evaluate,
             "fidelity": fidelity,
             "compare": compare,
+            "report": report,
             "verify": verify,
             "demo": demo,
         }

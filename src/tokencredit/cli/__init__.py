@@ -25,6 +25,8 @@ COMMANDS = {
     "evaluate": "measure how many problems of the known tasks a model solves",
     "fidelity": "measure whether strategies find the tokens that matter",
     "compare": "train with several strategies over the same seeds, and say what their differences show",
+    "plan": "say what memory and time a training run will take, and what to change where it doesn't fit",
+    "report": "make the HTML report of what train, compare or fidelity left, from its records",
     "verify": "judge the completions of a file against their golds",
     "strategies": "list the credit strategies",
     "demo": "train a built-in task with oar-g and with uniform credit, and compare",
