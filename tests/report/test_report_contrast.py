@@ -70,7 +70,7 @@ def report(tmp_path_factory, make_record, make_run):
     record = make_record(TOKENS, advantages=advantages, weights=[0.0, 2.0, 1, 1, 1, 1, 1], **truth)
     record["probability"] = [1.0] * 6 + [0.0]
     metrics = [{"step": step, "reward": 0.1 * step} for step in range(5)]
-    runs = [make_run(folder / name, [record], metrics, credit=name, a=1, b=name) for name in ("x", "y")]
+    runs = [make_run(folder / name, [record], metrics, credit=name, b=name) for name in "uvwxyz"]
     return render_run(runs, folder / "report.html")
 
 
