@@ -15,6 +15,8 @@ from tokencredit.cli.run_directory import REPORT
 from tokencredit.errors import UsageError
 from tokencredit.report.records import RUN
 
+COMPARED_PARTS = ("plan", "arms", "measures", "curves", "verdict", "reservations")
+
 _FLAGS: dict[str, dict[str, Any]] = {
     "out": {
         "help": "the file to write (default: in the folder, as the command itself names it)",
@@ -92,7 +94,7 @@ def _comparison(directory: Path, out: Path) -> Path:
     from tokencredit.compare.page import records_of, write_page
     from tokencredit.compare.runs import all_keys, is_trained
 
-    compared = _read(directory / COMPARED, "compare", ("plan", "arms", "measures", "curves", "verdict"))
+    compared = _read(directory / COMPARED, "compare", COMPARED_PARTS)
     plan = compared["plan"]
     seeds = max(call["seeds"] for call in plan["calls"])
     keys = all_keys(compared["arms"], len(plan["warm_starts"]), seeds)

@@ -140,8 +140,9 @@ const offerFilters = () => {
   $("source").parentElement.hidden = sources.length < 2;
   $("role").parentElement.hidden = !roles.length;
   $("strategy").parentElement.hidden = everywhere;
-  $("verdict").parentElement.hidden = completions.every((completion) => completion.reward === null);
-  $("pager").hidden = completions.length < 2;
+  const alone = completions.length < 2;
+  $("verdict").parentElement.hidden = alone || completions.every((completion) => completion.reward === null);
+  $("pager").hidden = alone;
   for (const id of ["verdict", "role", "strategy", "source"]) $(id).addEventListener("change", filter);
 };
 
