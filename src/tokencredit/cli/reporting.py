@@ -19,5 +19,7 @@ def check_reports(names: Sequence[str]) -> None:
         try:
             for callback in get_reporting_integration_callbacks([name]):
                 callback()  # each says itself what it lacks
-        except (ValueError, RuntimeError, ImportError) as error:
-            raise UsageError(f"report_to {name}: {error} (is the package {name} installed?)") from error
+        except ValueError as error:
+            raise UsageError(f"report_to {name}: {error}") from error
+        except (RuntimeError, ImportError) as error:
+            raise UsageError(f"report_to {name}: install the package {name}. {error}") from error
