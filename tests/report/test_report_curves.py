@@ -5,7 +5,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tokencredit.report.curves import chart_svg, charts, line_style, points_of, smooth, thin_out, ticks
+from tokencredit.report.curves import (
+    chart_svg,
+    charts,
+    line_style,
+    points_of,
+    smooth,
+    spread_out,
+    thin_out,
+    ticks,
+)
 from tokencredit.report.records import Run
 
 
@@ -96,3 +105,18 @@ def test_lines_are_told_apart_beyond_six():
     assert (styles[0], styles[6]) == (("line-0", "none"), ("line-0", "7 3"))
     drawn = chart_svg("x", {str(index): [(0.0, index), (1.0, index)] for index in range(8)})
     assert drawn.count('class="mean line-0"') == 2
+
+
+@pytest.mark.parametrize(
+    ("heights", "apart"),
+    [
+        ([20, 50], [20, 50]),  # nothing to do
+        ([20, 25, 30], [20, 32, 44]),  # downwards
+        ([95, 98, 99], [76, 88, 100]),  # the last one meets the bottom
+        ([10, 97, 99], [10, 88, 100]),  # and what is far away stays where it is
+        ([2, 3], [10, 22]),
+        ([50] * 11, [10 + 9 * k for k in range(11)]),  # no room for 12 each
+    ],
+)
+def test_labels_move_apart_and_stay_between_top_and_bottom(heights, apart):
+    assert spread_out(heights, 10, 100) == pytest.approx(apart)

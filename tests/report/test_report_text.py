@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokencredit.report.text import are_words, visible, visible_tokens
+from tokencredit.report.text import are_words, listed, visible, visible_tokens
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,12 @@ def test_word_level_tokens_have_no_spaces_among_them():
     assert are_words(["S1", "7", "+"])
     assert not are_words(["S1", " 7", "+"])
     assert not are_words(["one"])
+
+
+def test_names_are_listed_as_one_says_them():
+    assert [listed(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
+        "",
+        "a",
+        "a and b",
+        "a, b and c",
+    ]

@@ -13,6 +13,7 @@ from tokencredit.report.curves import FIRST, FURTHER, STEPS_NOTE, Chart, chart_s
 from tokencredit.report.html import render_report
 from tokencredit.report.records import Record, load_run
 from tokencredit.report.tables import Table, show_setting
+from tokencredit.report.text import listed
 
 HELD_OUT = {
     "held_out_sampled": "held-out accuracy at temperature 1",
@@ -43,7 +44,7 @@ def write_page(
     )
     return render_report(
         out,
-        title=f"{' and '.join(arms)} on {settings.get('task') or settings.get('dataset_name') or 'a data set'}",
+        title=f"{listed(arms)} on {settings.get('task') or settings.get('dataset_name') or 'a data set'}",
         findings=compared["verdict"],
         reservations=compared["reservations"],
         labels=arms,

@@ -219,19 +219,32 @@ def _tick(value: float) -> str:
     return f"{round(value, 12):g}".replace("-", "−")
 
 
-def _end_labels(ends: Sequence[tuple[float, float, str, int]], gap: float = 12) -> list[Markup]:
-    """Label the lines where they end, moved apart where they would overlap, and kept on the canvas."""
+def _end_labels(ends: Sequence[tuple[float, float, str, int]]) -> list[Markup]:
+    """Label the lines where they end, moved apart where they would overlap, but not off the canvas."""
     ordered = sorted(ends, key=lambda end: end[1])
-    heights: list[float] = []
-    for _, y, *_ in ordered:
-        heights.append(max(y, heights[-1] + gap) if heights else y)
-    surplus = max(heights[-1] - (HEIGHT - BOTTOM), 0.0)
+    heights = spread_out([y for _, y, *_ in ordered], TOP, HEIGHT - BOTTOM)
     return [
         Markup('<text class="label {}" x="{:.1f}" y="{:.1f}">{}</text>').format(
-            line_style(index)[0], x + 5, y - surplus + 3.5, escape(_short(label))
+            line_style(index)[0], x + 5, y + 3.5, escape(_short(label))
         )
         for (x, _, label, index), y in zip(ordered, heights, strict=True)
     ]
+
+
+def spread_out(heights: Sequence[float], top: float, bottom: float, gap: float = 12) -> list[float]:
+    """Return ascending heights moved apart to `gap` where they are nearer, and none beyond `top` and `bottom`.
+
+    Where there is no room for them, the gap is as wide as they allow.
+    """
+    gap = min(gap, (bottom - top) / max(len(heights) - 1, 1))
+    spread: list[float] = []
+    for height in heights:
+        spread.append(max(height, spread[-1] + gap if spread else top))
+    limit = bottom
+    for index in reversed(range(len(spread))):
+        spread[index] = min(spread[index], limit)
+        limit = spread[index] - gap
+    return spread
 
 
 def _short(label: str, most: int = 11) -> str:

@@ -22,7 +22,7 @@ from tokencredit.report.curves import STEPS_NOTE, Chart, charts, line_style
 from tokencredit.report.files import write_atomic
 from tokencredit.report.records import Run, load_run, record_problem
 from tokencredit.report.tables import Number, Table, settings_table, summary_tables
-from tokencredit.report.text import visible
+from tokencredit.report.text import listed, visible
 
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("dom", "theme", "download", "tables", "measures", "heatmap", "reading", "records", "completions")
@@ -146,7 +146,7 @@ def label_runs(runs: Iterable[Run]) -> dict[str, Run]:
 
 
 def _run_title(runs: Sequence[Run]) -> str:
-    strategies = " and ".join(dict.fromkeys(run.credit for run in runs))
+    strategies = listed(list(dict.fromkeys(run.credit for run in runs)))
     tasks = dict.fromkeys(str(run.info["task"]) for run in runs if run.info.get("task"))
     return f"{strategies} on {', '.join(tasks)}" if tasks else strategies
 

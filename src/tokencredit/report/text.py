@@ -38,3 +38,8 @@ def visible_tokens(tokens: Sequence[str]) -> list[str]:
 def are_words(tokens: Sequence[str]) -> bool:
     """Say whether the tokens come from a word-level tokenizer, which leaves the spaces out of its tokens."""
     return len(tokens) > 1 and not any(character.isspace() for token in tokens for character in token)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the names as one says them: "a", "a and b", "a, b and c"."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

@@ -134,7 +134,7 @@ const chosenRecords = () => {
 const offerFilters = () => {
   fill($("source"), [[ANY, "any"], ...choices(sources)], ANY);
   fill($("role"), [[ANY, "any"], ...choices(roles)], ANY);
-  const several = completions.some((completion) => completion.views.length > 1) ? [[SEVERAL, "several at once"]] : [];
+  const several = completions.some((completion) => completion.views.length > 1) ? [[SEVERAL, "several"]] : [];
   fill($("strategy"), [[ANY, "any"], ...choices(strategies), ...several], ANY);
   const everywhere = completions.every((completion) => completion.views.length === strategies.length);
   $("source").parentElement.hidden = sources.length < 2;

@@ -49,6 +49,10 @@ const drawScale = (scale, measure, values, ends, nMarked) => {
     scale.textContent = `no ${measure} to shade by`;
     return;
   }
+  if (ends[0] === ends[1]) {
+    scale.textContent = `${measure} ${number(ends[0])} throughout`;
+    return;
+  }
   scale.replaceChildren(
     element("span", "", number(ends[0])),
     element("span", `bar ${measure}`),
