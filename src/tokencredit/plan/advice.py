@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from tokencredit.memory import LEAST_TOKENS
+from tokencredit.plan.attribution import GRADIENT
 from tokencredit.plan.settings import Settings
 from tokencredit.plan.step import Plan, plan_step
 
 MOST_CHANGES = 40  # of one flag at a time, a flag may change several times
+COUPLED = {"gpus", "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation"}
+"""Flags that change together, so that as many completions are generated."""
 
 
 def advise(plan: Plan) -> tuple[dict[str, Any], Plan]:
@@ -30,8 +33,18 @@ def advise(plan: Plan) -> tuple[dict[str, Any], Plan]:
         if fitting is None and better.excess >= best.excess:
             break
         best = fitting or better
-    before, after = dataclasses.asdict(plan.settings), dataclasses.asdict(best.settings)
-    return {name: value for name, value in after.items() if value != before[name]}, best
+    changes = _differences(plan, best)
+    if best.fits:
+        for name in sorted(changes.keys() - COUPLED):  # what a later change has made needless
+            without = _changed(best, {name: getattr(plan.settings, name)})
+            best = without if without.fits else best
+        changes = _differences(plan, best)
+    return changes, best
+
+
+def _differences(before: Plan, after: Plan) -> dict[str, Any]:
+    old = dataclasses.asdict(before.settings)
+    return {name: value for name, value in dataclasses.asdict(after.settings).items() if value != old[name]}
 
 
 def _changed(plan: Plan, change: dict[str, Any]) -> Plan:
@@ -39,7 +52,7 @@ def _changed(plan: Plan, change: dict[str, Any]) -> Plan:
 
 
 def _changes(plan: Plan) -> Iterator[dict[str, Any]]:
-    """Single changes, those that cost least first: none alters what is learned but the last two."""
+    """Single changes, those that cost least first: none alters what is learned but the last three."""
     settings = plan.settings
     if settings.use_vllm and settings.vllm_mode == "colocate":
         yield from _vllm_changes(plan)
@@ -52,11 +65,14 @@ def _changes(plan: Plan) -> Iterator[dict[str, Any]]:
     if plan.budget > LEAST_TOKENS:
         yield {"credit_token_budget": max(LEAST_TOKENS, plan.budget // 2)}
     yield from _smaller_batch(settings)
-    yield {"gpus": settings.gpus * 2, **_same_generation(settings)}
+    yield from _more_devices(settings)
     if settings.dtype == "float32" and not settings.use_cpu:
         yield {"dtype": "bfloat16"}
     if not settings.use_peft:
         yield {"use_peft": True}
+    if settings.credit in GRADIENT and plan.part("attribution") in plan.too_large:
+        # Its graph holds a whole row, however small the budget; replacing tokens needs no graph.
+        yield {"credit": "oar-p", "credit_m": 8}
 
 
 def _smaller_batch(settings: Settings) -> Iterator[dict[str, Any]]:
@@ -73,11 +89,15 @@ def _smaller_batch(settings: Settings) -> Iterator[dict[str, Any]]:
     yield change
 
 
-def _same_generation(settings: Settings) -> dict[str, Any]:
-    """Half as many batches a device, so that twice the devices generate as many completions; {} where it is odd."""
-    if settings.gradient_accumulation_steps % 2 or settings.steps_per_generation is not None:
-        return {}
-    return {"gradient_accumulation_steps": settings.gradient_accumulation_steps // 2}
+def _more_devices(settings: Settings) -> Iterator[dict[str, Any]]:
+    """Twice as many, each with half as many batches, or with half as many rows in a batch."""
+    batches, rows = settings.gradient_accumulation_steps, settings.per_device_train_batch_size
+    if settings.steps_per_generation is not None:
+        return
+    if batches % 2 == 0:
+        yield {"gpus": settings.gpus * 2, "gradient_accumulation_steps": batches // 2}
+    elif rows % 2 == 0:
+        yield {"gpus": settings.gpus * 2, "per_device_train_batch_size": rows // 2}
 
 
 def _vllm_changes(plan: Plan) -> Iterator[dict[str, Any]]:

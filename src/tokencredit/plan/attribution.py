@@ -70,7 +70,7 @@ def batches(shape: ModelShape, settings: Settings, budget: int) -> Batches:
     reads = 1 if outcome == "last" else settings.answer_tokens
     own = settings.reasoning + reads - 1
     if settings.credit == "entropy":
-        own = reads = settings.max_completion_length
+        own, reads = settings.max_completion_length - 1, settings.max_completion_length
     rows = math.ceil(settings.rows * settings.credited)
     fitting = budget // (settings.max_prompt_length + own)
     readable = budget * LOGITS_PER_TOKEN // (reads * shape.vocabulary)
@@ -123,39 +123,36 @@ def _gradient(shape: ModelShape, each: Batches, backwards: int) -> Work:
 
 @dataclass(frozen=True)
 class Edits:
-    """OAR-P's edits of one batch: how many, their tokens, in how many passes."""
+    """OAR-P's edits of one batch: how many, their tokens, those among them with gaps in between, in how many passes."""
 
     count: int
     tokens: int
+    scattered: int
     passes: int
 
 
 def edits(shape: ModelShape, settings: Settings, each: Batches) -> Edits:
     """Every reasoning token with all that follows it, or with the m that attend to it most and what is read."""
-    sizes = [each.own - token for token in range(settings.reasoning)]
-    if settings.credit_m:
-        sizes = [min(size, 1 + settings.credit_m + each.reads) for size in sizes]
-    count, tokens = each.rows * len(sizes), each.rows * sum(sizes)
+    whole = [each.own - token for token in range(settings.reasoning)]
+    most = 1 + settings.credit_m + each.reads if settings.credit_m else each.own
+    tokens = each.rows * sum(min(size, most) for size in whole)
+    count = each.rows * len(whole)
     room = max(each.budget - each.kept, each.budget // 2)
     readable = max(1, each.budget * LOGITS_PER_TOKEN // (each.reads * shape.vocabulary))
-    passes = max(parts(tokens, room), parts(count, readable))
-    return Edits(count, tokens, passes)
+    scattered = each.rows * sum(most for size in whole if size > most)
+    return Edits(count, tokens, scattered, max(parts(tokens, room), parts(count, readable)))
 
 
 def _edits_work(shape: ModelShape, settings: Settings, each: Batches) -> Work:
-    found, reach, influence = edits(shape, settings, each), each.prompt + each.own, 0.0
+    found, reach = edits(shape, settings, each), each.prompt + each.own
+    # Pieces with gaps read, beside the clean tokens, all pieces of their block.
+    block = min(max(reach, 128), found.scattered // each.rows)
+    flops = layers_flops(shape, found.tokens, found.tokens * reach + found.scattered * block)
+    flops += head_flops(shape, found.count * each.reads)
     if settings.credit_m:
-        reach += max(
-            reach, 128
-        )  # scattered pieces, a block at a time, read the block beside the clean tokens
         # The clean pass also sums who attends to whom: scores once more.
-        influence = (
-            2.0 * shape.layers * shape.attention_width * each.rows * each.own * (each.prompt + each.own)
-        )
-    layers = layers_flops(shape, found.tokens, found.tokens * reach)
-    return Work(
-        found.passes, 0, found.tokens, layers + head_flops(shape, found.count * each.reads) + influence
-    )
+        flops += 2.0 * shape.layers * shape.attention_width * each.rows * each.own * reach
+    return Work(found.passes, 0, found.tokens, flops)
 
 
 def _in_loss_work(shape: ModelShape, settings: Settings) -> Work:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from tokencredit.plan.attribution import GRADIENT, attribution_work, batches, edits, in_loss
 from tokencredit.plan.settings import Machine, Settings
 from tokencredit.plan.shape import ModelShape
-from tokencredit.plan.work import Work, cache_bytes, scored_positions
+from tokencredit.plan.work import Work, cache_bytes, scored_positions, trained_numbers
 
 TILE_TOKENS, TILE_COLUMNS = 4096, 32768
 """Of TRL's head, which computes logits a tile at a time."""
 CPU_TILES, CPU_TILES_BACK = 4, 7
 """Tiles that its CPU form holds at once, forward and back; a GPU's kernel works in one."""
+SCORES, SCORE_COPIES = 1 << 24, 3  # numbers of attention at once where it is summed, and copies of them
 SAMPLED = 4  # copies of the last logits while a token is drawn
 DOUBLES = 8  # bytes of a logit in the divergence, which is computed in float64
 
@@ -35,10 +36,7 @@ class Held:
 
 def held(shape: ModelShape, settings: Settings, machine: Machine) -> Held:
     """Weights, gradients and AdamW's two moments, each device's share of them; vLLM's part of the memory."""
-    trained = shape.parameters
-    if settings.use_peft:
-        targets = settings.lora_target_modules
-        trained = shape.adapter(settings.lora_r, None if targets is None else list(targets))
+    trained = trained_numbers(shape, settings)
     # PEFT keeps adapters in float32.
     each = 4 if settings.use_peft else settings.weight_bytes
     weights, gradients, optimizer = (
@@ -88,9 +86,9 @@ def ready_bytes(shape: ModelShape, settings: Settings) -> float:
 
 
 def pass_bytes(shape: ModelShape, settings: Settings, tokens: float) -> float:
-    """A pass without gradient: residual stream and input of a block, and the block's widest moment."""
+    """A pass without gradient: four of the hidden width, and a layer's widest moment."""
     wide = max(3 * shape.feed_forward, 5 * shape.attention_width + 4 * shape.kv_width)
-    return tokens * settings.compute_bytes * (2.0 * shape.hidden + wide)
+    return tokens * settings.compute_bytes * (4.0 * shape.hidden + wide)
 
 
 def layer_bytes(shape: ModelShape, settings: Settings) -> float:
@@ -119,6 +117,7 @@ def tile_bytes(shape: ModelShape, settings: Settings, rows: int, tiles: int) -> 
 def log_prob_bytes(shape: ModelShape, settings: Settings) -> float:
     rows = settings.per_device_train_batch_size
     tiles = tile_bytes(shape, settings, rows, CPU_TILES)
+    tiles += 2.0 * settings.compute_bytes * rows * settings.length * shape.hidden
     return ready_bytes(shape, settings) + max(pass_bytes(shape, settings, rows * settings.length), tiles)
 
 
@@ -178,18 +177,23 @@ def attribution_bytes(shape: ModelShape, settings: Settings, budget: int) -> flo
         return _logit_bytes(shape, settings.per_device_train_batch_size * settings.answer_tokens)
     each = batches(shape, settings, budget)
     ready, cache = ready_bytes(shape, settings), cache_bytes(shape, settings)
+    own = each.rows * each.own
     if settings.credit in GRADIENT:
-        graph = each.rows * each.own * shape.layers * frozen_layer_bytes(shape, settings)
-        return (
-            ready + each.prompts * each.prompt * cache + graph + _logit_bytes(shape, each.rows * each.reads)
-        )
+        graph = own * shape.layers * frozen_layer_bytes(shape, settings) + pass_bytes(shape, settings, own)
+        # Each row has its prompt's keys and values beside its own.
+        keys = (each.prompts + each.rows) * each.prompt * cache
+        return ready + keys + graph + _logit_bytes(shape, each.rows * each.reads)
     clean = pass_bytes(shape, settings, each.kept) + _logit_bytes(shape, each.rows * each.reads)
     if settings.credit == "entropy":
         return ready + clean
-    found = edits(shape, settings, each)
+    found, influence = edits(shape, settings, each), 0.0
+    if settings.credit_m:
+        scores = shape.heads * each.own * (each.prompt + each.own)
+        clean += 4.0 * SCORE_COPIES * min(SCORES, scores)
+        influence = 4.0 * each.rows * each.own**2
     changed = pass_bytes(shape, settings, found.tokens / found.passes)
     changed += _logit_bytes(shape, each.reads * found.count / found.passes)
-    return ready + each.kept * cache + max(clean, changed)
+    return ready + each.kept * cache + influence + max(clean, changed)
 
 
 def _logit_bytes(shape: ModelShape, positions: float) -> float:

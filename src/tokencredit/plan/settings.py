@@ -156,7 +156,7 @@ class Machine:
     Attributes:
         memory: bytes.
         flops: floating-point operations a second that a forward pass reaches.
-        bandwidth: bytes a second that decoding reads weights and cache at.
+        bandwidth: bytes a second that memory is read and written at.
         decode_rate: tokens a second of generation, all rows of the device together; None: from the two above.
     """
 
@@ -170,3 +170,7 @@ class Machine:
             value: Any = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise UsageError(f"--{name} must be a number above 0, not {value}")
+
+    def seconds(self, flops: float, moved: float = 0.0) -> float:
+        """Of so many operations, and of so many bytes moved."""
+        return flops / self.flops + moved / self.bandwidth

@@ -29,6 +29,7 @@ from tokencredit.plan.work import (
 
 RESERVE = 1e9  # of a GPU's memory: the driver's context
 USABLE = 0.92  # of the rest: the allocator leaves holes
+PACKED_SPEED = 0.9  # of a plain forward pass's, as measured (docs/performance.md)
 LAUNCH = 1e-3  # seconds that a layer takes at least in each of transformers' decoding steps, on a GPU
 
 
@@ -125,9 +126,14 @@ def plan_step(shape: ModelShape, settings: Settings, machine: Machine) -> Plan:
             "attribution",
             attribution,
             attribution_bytes(shape, settings, budget),
-            attribution.flops / machine.flops,
+            machine.seconds(attribution.flops) / (1 if in_loss(settings) else PACKED_SPEED),
         ),
-        part("training", training, training_bytes(shape, settings, found), training.flops / machine.flops),
+        part(
+            "training",
+            training,
+            training_bytes(shape, settings, found),
+            machine.seconds(training.flops, training.moved),
+        ),
     )
     steps = settings.micro_batches * settings.num_iterations / settings.gradient_accumulation_steps
     return Plan(
