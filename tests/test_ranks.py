@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing as mp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from models import bart, llama, ragged
+from processes import run_ranks
 from tokencredit import Options
-from tokencredit.credit import STRATEGIES, assign
+from tokencredit.credit import STRATEGIES, Credit, Strategy, assign
 from tokencredit.policy import Policy
 from tokencredit.rollouts import Rollouts
 
@@ -27,19 +29,13 @@ SETTINGS = [
 SHARES = [([0, 1, 2, 5], [3]), ([0, 1, 2, 3], []), ([6], [0, 2, 5])]
 
 
-def credit(model, rollouts: Rollouts, name: str, options: dict, in_step: bool, budget: int = 64):
+def credit(model, rollouts: Rollouts, name: str, options: dict, in_step: bool | None, budget: int = 64):
     policy = Policy(model, token_budget=budget, in_step=in_step)
     found = assign(STRATEGIES[name], policy, rollouts, Options(pad_token_id=2, **options))
     return found.importance, found.weights, found.bonus
 
 
-def join(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
-
-
-def passes_of_rank(rank: int, folder: str, make) -> None:
-    join(rank, folder)
+def passes_of_rank(rank: int, folder: Path, make) -> None:
     model, calls = make(), []
     model.register_forward_pre_hook(lambda _module, _args: calls.append(torch.is_grad_enabled()))
     results = []
@@ -48,15 +44,12 @@ def passes_of_rank(rank: int, folder: str, make) -> None:
             calls.clear()
             rollouts = ragged().select(torch.tensor(shares[rank], dtype=torch.long))
             results.append((credit(model, rollouts, name, options, in_step=True), tuple(calls)))
-    torch.save(results, f"{folder}/{rank}.pt")
-    torch.distributed.destroy_process_group()
+    torch.save(results, folder / f"{rank}.pt")
 
 
 @pytest.mark.parametrize("make", [llama, bart])
-def test_equal_passes_and_the_same_credit(make, tmp_path, monkeypatch):
-    monkeypatch.setitem(os.environ, "GLOO_SOCKET_IFNAME", "lo")
-    mp.spawn(passes_of_rank, (str(tmp_path), make), nprocs=2)
-    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+def test_equal_passes_and_the_same_credit(make, tmp_path):
+    first, second = run_ranks(passes_of_rank, 2, tmp_path, make)
     model = make()
     settings = [(name, options, shares) for name, options in SETTINGS for shares in SHARES]
     for (name, options, shares), one, other in zip(settings, first, second, strict=True):
@@ -67,9 +60,8 @@ def test_equal_passes_and_the_same_credit(make, tmp_path, monkeypatch):
             torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
-def goes_on_with_less(rank: int, folder: str) -> None:
+def goes_on_with_less(rank: int, folder: Path) -> None:
     """The first rank's passes of more than 70 tokens fail."""
-    join(rank, folder)
     model, calls = llama(), []
 
     def limit(_module, _args, inputs) -> None:
@@ -85,25 +77,18 @@ def goes_on_with_less(rank: int, folder: str) -> None:
         found = credit(model, rollouts, name, options, in_step=True, budget=300)
         handle.remove()
         results.append((found, expected))
-    torch.save((results, max(calls)), f"{folder}/{rank}.pt")
-    torch.distributed.destroy_process_group()
+    torch.save((results, max(calls)), folder / f"{rank}.pt")
 
 
-def test_a_rank_that_runs_out_of_memory_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setitem(os.environ, "GLOO_SOCKET_IFNAME", "lo")
-    mp.spawn(goes_on_with_less, (str(tmp_path),), nprocs=2)
-    for rank in range(2):
-        results, largest = torch.load(tmp_path / f"{rank}.pt")
+def test_a_rank_that_runs_out_of_memory_goes_on(tmp_path):
+    for rank, (results, largest) in enumerate(run_ranks(goes_on_with_less, 2, tmp_path)):
         assert largest > 70 or rank == 1
         for found, expected in results:
             torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
-def shards(rank: int, folder: str) -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    join(rank, folder)
+def shards(rank: int, folder: Path) -> None:
+    """Every setting on a model in pieces and on the whole one, and a training step of both."""
     mesh = init_device_mesh("cpu", (2,))
     results = []
     for tied in (False, True):
@@ -111,33 +96,93 @@ def shards(rank: int, folder: str) -> None:
         for model in (whole, sharded):
             if tied:
                 model.lm_head.weight = model.model.embed_tokens.weight
-        for layer in sharded.model.layers:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(sharded, mesh=mesh)
+        in_units(sharded, mesh=mesh)
         for name, options in SETTINGS:
             rollouts = ragged().select(torch.tensor(SHARES[0][rank]))
+            # A model in pieces is recognised.
             results.append(
                 [
-                    credit(model, rollouts, name, options, in_step=model is sharded)
-                    for model in (sharded, whole)
+                    credit(sharded, rollouts, name, options, None),
+                    credit(whole, rollouts, name, options, False),
                 ]
             )
         ids = torch.arange(16).view(2, 8)
         losses = [model(input_ids=ids, labels=ids).loss for model in (sharded, whole)]
-        losses[0].backward()
-        assert all(parameter.grad is not None for parameter in sharded.parameters())
+        for loss in losses:
+            loss.backward()
         results.append([(loss.detach(),) for loss in losses])
-    torch.save(results, f"{folder}/{rank}.pt")
-    torch.distributed.destroy_process_group()
+        results.append([[p.grad for p in whole.parameters()] for _ in range(2)])
+        results[-1][0] = [p.grad.full_tensor() for p in sharded.parameters()]
+    torch.save(results, folder / f"{rank}.pt")
 
 
-def test_a_model_in_shards_gives_the_same_credit(tmp_path, monkeypatch):
-    """FSDP2 with one block a unit; a training step afterwards finds nothing amiss."""
-    monkeypatch.setitem(os.environ, "GLOO_SOCKET_IFNAME", "lo")
-    mp.spawn(shards, (str(tmp_path),), nprocs=2)
-    for rank in range(2):
-        for found, expected in torch.load(tmp_path / f"{rank}.pt"):
+def half_precision(rank: int, folder: Path) -> None:
+    """Mixed precision as accelerate sets it, which rounds what each unit gives."""
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.bfloat16, torch.bfloat16)
+    whole, sharded = llama(torch.float32), llama(torch.float32)
+    for parameter in whole.parameters():  # but no buffer
+        parameter.data = parameter.data.bfloat16()
+    in_units(sharded, mesh=init_device_mesh("cpu", (2,)), mp_policy=policy)
+    rollouts = ragged().select(torch.tensor(SHARES[0][rank]))
+    results = []
+    for strategy in ("oar-p", "oar-g", "entropy"):
+        policies = [Policy(sharded, half_precision=True), Policy(whole)]
+        found = [
+            assign(STRATEGIES[strategy], policy, rollouts, Options(pad_token_id=2)) for policy in policies
+        ]
+        results.append([credit.importance for credit in found])
+    torch.save(results, folder / f"{rank}.pt")
+
+
+def in_units(model, **settings) -> None:
+    """FSDP2 with one block a unit, and embedding, last norm and head as accelerate groups them."""
+    for layer in model.model.layers:
+        fully_shard(layer, **settings)
+    tied = model.lm_head.weight is model.model.embed_tokens.weight
+    if not tied:
+        fully_shard(model.model.embed_tokens, **settings)
+    last = [model.model.norm, *([model.model.embed_tokens] if tied else []), model.lm_head]
+    fully_shard(last, reshard_after_forward=False, **settings)
+    fully_shard(model, **settings)
+
+
+def test_a_model_in_shards_gives_the_same_credit(tmp_path):
+    """A training step afterwards finds nothing amiss."""
+    for results in run_ranks(shards, 2, tmp_path):
+        for found, expected in results:
             torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_mixed_precision_keeps_float32_logits(tmp_path):
+    for results in run_ranks(half_precision, 2, tmp_path):
+        for found, expected in results:
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+RISING = Strategy(
+    lambda policy, rollouts, options: Credit(
+        bonus=rollouts.reasoning_mask * (rollouts.row_keys[:, None] + rollouts.reasoning_mask.cumsum(1))
+    ),
+    "more for later tokens and for later rows",
+    additive=True,
+)
+
+
+def centred(rank: int, folder: Path, shares: tuple[list[int], list[int]]) -> None:
+    rollouts = ragged().select(torch.tensor(shares[rank], dtype=torch.long))
+    torch.save(
+        assign(RISING, Policy(llama(), in_step=True), rollouts, Options()).bonus, folder / f"{rank}.pt"
+    )
+
+
+@pytest.mark.parametrize("shares", [([0, 1, 2, 3], [4, 5, 6]), ([4], [0, 1, 2, 3, 5, 6])])
+def test_a_bonus_is_centred_over_all_ranks(shares, tmp_path):
+    """A rank may have no reasoning token at all."""
+    found = run_ranks(centred, 2, tmp_path, shares)
+    expected = assign(RISING, Policy(llama()), ragged(), Options()).bonus
+    assert expected.abs().max() > 1 and abs(expected.sum()) < 1e-9
+    for share, bonus in zip(shares, found, strict=True):
+        torch.testing.assert_close(bonus, expected[share], rtol=1e-12, atol=1e-12)
 
 
 def test_some_settings_run_passes_at_all(tmp_path):

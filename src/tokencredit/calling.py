@@ -1,7 +1,7 @@
 """How a model is called for attribution: padded rows or one packed row, with or without gradient.
 
-Passes run in evaluation mode, without dropout, without a cache and with frozen parameters. Training modes,
-`requires_grad`, hooks and the global random state are as before afterwards, also after an exception.
+Passes run in evaluation mode, without dropout, without a cache and with frozen parameters (see `readiness`). Training
+modes, `requires_grad`, hooks and the global random state are as before afterwards, also after an exception.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.nn.functional import linear
-from torch.utils.checkpoint import checkpoint
 
 from tokencredit.credit.outcome import Outcome
 from tokencredit.errors import UsageError
 from tokencredit.layout import Batch
 from tokencredit.packing import Segment, run_packed
+from tokencredit.readiness import made_ready
 
 _HALVES = (torch.bfloat16, torch.float16)
-_HEAD_ROWS = 8192  # of a half-precision head that are float32 at once
 _in_pass: WeakSet[nn.Module] = WeakSet()
 
 
@@ -70,7 +68,8 @@ class Caller:
     @property
     def sharded(self) -> bool:
         """Whether ranks hold pieces of the parameters, so that each pass waits for all of them."""
-        return any(isinstance(parameter, DTensor) for parameter in self.model.parameters())
+        # FSDP2's pieces are DTensors; ZeRO-3 numbers the parameters that it has taken to pieces.
+        return any(isinstance(p, DTensor) or hasattr(p, "ds_id") for p in self.model.parameters())
 
     @property
     def config(self) -> Any:
@@ -82,6 +81,15 @@ class Caller:
     def known_ids(self) -> int | None:
         """How many ids the input embedding knows; None where it doesn't tell."""
         return getattr(self.embedding, "num_embeddings", None)
+
+    @property
+    def known_positions(self) -> int | None:
+        """How many positions a learned table of them knows, as GPT-2's does; None for models without one."""
+        most = getattr(self.config, "max_position_embeddings", None)
+        tables = [m.num_embeddings for m in self.model.modules() if isinstance(m, nn.Embedding)]
+        known = [size for size in tables if size != self.known_ids]
+        # Some tables begin with a few rows that no position uses.
+        return most if most and any(0 <= size - most <= 2 for size in known) else None
 
     @property
     def vocabulary(self) -> int:
@@ -120,6 +128,28 @@ class Caller:
         """A pass for the sake of the other ranks, without gradient."""
         with torch.no_grad(), self._calls():
             self.model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=self.device), use_cache=False)
+
+    @contextmanager
+    def counted_positions(self) -> Iterator[None]:
+        """Passes that others make inside count positions from each row's first token, as ours do.
+
+        Where nobody says which they are, a model with a table of positions counts padding too.
+        """
+        if self.known_positions is None or "position_ids" not in self.accepts:
+            yield
+            return
+
+        def count(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            mask = kwargs.get("attention_mask")
+            if mask is not None and kwargs.get("position_ids") is None:
+                kwargs = {**kwargs, "position_ids": (mask.long().cumsum(-1) - 1).clamp(min=0)}
+            return args, kwargs
+
+        handle = self.model.register_forward_pre_hook(count, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
 
     @contextmanager
     def leaf(self, places: Tensor, noise: Tensor | None) -> Iterator[list[Tensor]]:
@@ -169,66 +199,10 @@ class Caller:
             )
         try:
             _in_pass.add(self.model)
-            with self._made_ready():
+            with made_ready(self.model, self.half_precision):
                 yield
         finally:
             _in_pass.discard(self.model)
-
-    @contextmanager
-    def _made_ready(self) -> Iterator[None]:
-        """Evaluation mode, nothing compiled, frozen parameters and a float32 head; then what each was before."""
-        modes = [(module, module.training) for module in self.model.modules()]
-        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        compiled = [
-            (module, module._compiled_call_impl)
-            for module in self.model.modules()
-            if module._compiled_call_impl is not None
-        ]
-        head = self.float32_head() if self.half_precision else None
-        try:
-            self.model.eval()
-            for module, _ in compiled:
-                module._compiled_call_impl = None
-            if torch.is_grad_enabled():
-                for parameter in trained:
-                    parameter.requires_grad_(False)
-            yield
-        finally:
-            if head is not None:
-                head.remove()
-            for parameter in trained:
-                parameter.requires_grad_(True)
-            for module, mode in modes:
-                module.training = mode
-            for module, call in compiled:
-                module._compiled_call_impl = call
-
-    def float32_head(self) -> Any:
-        """A hook that computes the logits anew in float32; None where the head is not a plain matrix."""
-        head = self.model.get_output_embeddings()  # type: ignore[operator]
-        if type(head) is not nn.Linear or not head.weight.is_floating_point():
-            return None
-
-        def compute(module: nn.Module, args: tuple[Tensor, ...], _output: Tensor) -> Tensor:
-            with torch.autocast(args[0].device.type, enabled=False):
-                return _in_float32(args[0], head.weight, head.bias)
-
-        return head.register_forward_hook(compute)
-
-
-def _in_float32(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """hidden @ weight^T + bias, (..., V) float32, with a slice of a half-precision weight in float32 at a time."""
-
-    def piece(hidden: Tensor, weight: Tensor) -> Tensor:
-        return linear(hidden.float(), weight.float())
-
-    # Checkpointed, or the graph would keep every slice.
-    slices = [
-        checkpoint(piece, hidden, part, use_reentrant=False, preserve_rng_state=False)
-        for part in weight.split(_HEAD_ROWS)
-    ]
-    logits = torch.cat(slices, dim=-1)
-    return logits if bias is None else logits + bias.float()
 
 
 def _one_token(device: torch.device) -> Segment:

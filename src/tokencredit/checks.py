@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tokencredit.calling import Caller
+from tokencredit.errors import UsageError
 from tokencredit.layout import Batch, align, outcome_row, unpadded
 from tokencredit.memory import ran_out
 from tokencredit.packing import UnsupportedAttentionError
@@ -56,6 +58,50 @@ def padding_agrees(caller: Caller) -> bool:
     name = type(caller.model).__name__
     logger.warning("%s: attribution runs rows one by one, as padding changes its logits", name)
     return False
+
+
+def refuse_without_gradient(caller: Caller) -> None:
+    """Tries one pass forward and back.
+
+    Raises:
+        UsageError: a layer takes what depends on the embeddings and gives what doesn't, or the backward pass fails.
+    """
+    deaf: list[str] = []
+
+    def watch(name: str) -> Callable[..., None]:
+        def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            asked = any(isinstance(value, Tensor) and value.requires_grad for value in args)
+            if asked and isinstance(output, Tensor) and not output.requires_grad:
+                deaf.append(f"{name} ({type(module).__name__})")
+
+        return note
+
+    batch = _example(caller, [(2, 3)])
+    layers = [
+        (name, module) for name, module in caller.model.named_modules() if hasattr(module, "in_features")
+    ]
+    handles = [module.register_forward_hook(watch(name)) for name, module in layers]
+    try:
+        outcome, leaf = WholeRows(caller, Ranks(caller.device)).differentiable(batch, None, None)
+    finally:
+        for handle in handles:
+            handle.remove()
+    try:
+        if not deaf:
+            torch.autograd.grad(outcome.logits.sum(), leaf.embeddings)
+    except (RuntimeError, NotImplementedError) as error:
+        if ran_out(error):
+            raise
+        deaf.append(f"a layer ({error})")
+    if deaf:
+        settings = getattr(caller.config, "quantization_config", None) or {}
+        settings = settings if isinstance(settings, dict) else settings.to_dict()
+        method = settings.get("quant_method")
+        named = f" quantised with {getattr(method, 'value', method)}" if method else ""
+        raise UsageError(
+            f"{type(caller.model).__name__}{named} passes no gradient from its outcome to its embeddings, as {deaf[0]} "
+            "gives none; use oar-p, which needs none, or a base that can be trained through"
+        )
 
 
 def _rope_by_length(config: Any) -> bool:

@@ -42,7 +42,13 @@ class Generation:
         zeros = torch.zeros(rollouts.shape, dtype=dtype, device=rollouts.completion_ids.device)
         no = zeros.bool()
         credit = TokenCredit(
-            zeros.clone(), torch.ones_like(zeros), zeros.clone(), no.clone(), no.clone(), no.any(dim=1)
+            zeros.clone(),
+            torch.ones_like(zeros),
+            zeros.clone(),
+            no.clone(),
+            no.clone(),
+            no.any(dim=1),
+            no.any(dim=1),
         )
         return cls(rollouts, spans, options, credit, rollouts.shape[0])
 

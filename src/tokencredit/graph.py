@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from tokencredit.credit.outcome import Outcome
 from tokencredit.errors import UsageError
 from tokencredit.layout import Batch, align, first_read_row, outcome_row
 from tokencredit.passes import Clean, Leaf
+from tokencredit.readiness import float32_head, forward_replaced
 from tokencredit.rollouts import Rollouts
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class GraphReader:
 
     def obstacle(self) -> str | None:
         """Why credit can't be read from the model's forward passes as they are now; None if it can."""
+        if self.caller.sharded:
+            return "the model is in pieces over ranks, which must make equal passes"
         modules = list(self.caller.model.modules())
         if any(getattr(module, "gradient_checkpointing", False) for module in modules):
             return "gradient checkpointing is on, so the graph would be computed once more"
@@ -96,13 +99,9 @@ class GraphReader:
         """Logits (n, V) of hidden states (n, H): the model's own forward, with its body's result put in."""
         given = type(graph.output)(**{**graph.output, "last_hidden_state": hidden[None]})
         ids = torch.zeros(1, hidden.shape[0], dtype=torch.long, device=hidden.device)
-        head = self.caller.float32_head() if self.caller.half_precision else None
-        try:
-            with _gives(self._body, given):
-                return self._base(input_ids=ids, use_cache=False).logits[0]
-        finally:
-            if head is not None:
-                head.remove()
+        head = float32_head(self.caller.model) if self.caller.half_precision else nullcontext()
+        with head, forward_replaced(self._body, lambda *args, **kwargs: given):
+            return self._base(input_ids=ids, use_cache=False).logits[0]
 
     @contextmanager
     def _catching(self, then: Callable[[_Graph], None]) -> Iterator[None]:
@@ -223,19 +222,6 @@ class _Through(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (found,) = torch.autograd.grad(ctx.graph.hidden, ctx.graph.embeddings, gradient, retain_graph=True)
         return found.flatten(0, 1), None
-
-
-@contextmanager
-def _gives(module: nn.Module, output: Any) -> Iterator[None]:
-    """The module gives this output without running."""
-    before = vars(module).get("forward")
-    module.forward = lambda *args, **kwargs: output
-    try:
-        yield
-    finally:
-        del module.forward
-        if before is not None:
-            module.forward = before
 
 
 def _remove(handles: list[Any]) -> None:

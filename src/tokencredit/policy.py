@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from tokencredit.calling import Caller
-from tokencredit.checks import packing_agrees, padding_agrees
+from tokencredit.checks import packing_agrees, padding_agrees, refuse_without_gradient
 from tokencredit.credit.outcome import Outcome
 from tokencredit.errors import UsageError
 from tokencredit.layout import (
@@ -40,6 +40,7 @@ LOGITS_PER_TOKEN = 2048  # numbers among a pass's logits, for each token of its 
 # Whether a model may run packed rows, and padded ones: found out when first needed.
 _packs: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 _pads: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_differentiable: WeakSet[nn.Module] = WeakSet()
 
 
 class Policy:
@@ -52,8 +53,8 @@ class Policy:
         max_rows: rows in one forward pass, no limit by default.
         half_precision: whether passes compute in bfloat16 or float16; by default as the weights do, or the autocast
             around.
-        in_step: run equal numbers of passes on every rank of the default process group, as a sharded model needs;
-            then every rank must make the same calls.
+        in_step: run equal numbers of passes on every rank of the default process group, as a model in pieces over ranks
+            needs and by default has it; then every rank must make the same calls.
 
     Raises:
         UsageError: the model has no input embedding module, is tuned by virtual prompt tokens, or was made under
@@ -66,13 +67,13 @@ class Policy:
         token_budget: int | None = None,
         max_rows: int | None = None,
         half_precision: bool | None = None,
-        in_step: bool = False,
+        in_step: bool | None = None,
     ) -> None:
         for name, limit in (("token_budget", token_budget), ("max_rows", max_rows)):
             if limit is not None and (not isinstance(limit, int) or limit < 1):
                 raise UsageError(f"{name} must be a whole number, at least 1, not {limit!r}")
         self._caller = Caller(model, half_precision)
-        self._ranks = Ranks(self._caller.device, in_step)
+        self._ranks = Ranks(self._caller.device, self._caller.sharded if in_step is None else in_step)
         self.token_budget = token_budget or found_budget(self._caller)
         self.max_rows = max_rows
         self._halved = False
@@ -84,6 +85,10 @@ class Policy:
     def in_step(self) -> bool:
         """Whether a strategy must be run even where this rank has no rows for it."""
         return self._ranks.together
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum over the ranks that run in step, of tensors of one shape."""
+        return self._ranks.total(values)
 
     @property
     def pad_token_id(self) -> int:
@@ -103,7 +108,8 @@ class Policy:
             (B, T), 0 in all other rows.
 
         Raises:
-            UsageError: an id that the model's embedding doesn't know, or as `align`.
+            UsageError: an id that the model's embedding doesn't know, a row beyond its table of positions, or as
+                `align`.
         """
         readable = rollouts.readable.nonzero().squeeze(1).tolist()
         build = first_read_row if outcome == "last" else outcome_row
@@ -149,7 +155,14 @@ class Policy:
 
         Returns:
             the outcome at the (noisy) embeddings, and the clean embeddings to differentiate with respect to.
+
+        Raises:
+            UsageError: a layer of the model passes no gradient on, as some quantised ones.
         """
+        model = self._caller.model
+        if model not in _differentiable:
+            refuse_without_gradient(self._caller)
+            _differentiable.add(model)
         return self._passes().differentiable(batch, clean, noise)
 
     def per_token(self, rollouts: Rollouts, reduce: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -205,8 +218,14 @@ class Policy:
     ) -> Iterator[tuple[Batch, Tensor]]:
         """Batches of similar length with the function's values; without rows as long as only other ranks have some."""
         plans = {row: build(rollouts, row) for row in rows}
+        positions = self._caller.known_positions
         for plan in plans.values():
             self._refuse_unknown(plan.ids)
+            if positions is not None and len(plan.ids) > positions:
+                raise UsageError(
+                    f"a row has {len(plan.ids)} tokens, prompt and completion, but the model's table of positions ends "
+                    f"at {positions}; shorten prompts or completions"
+                )
         left = sorted(rows, key=lambda row: len(plans[row].ids))
         while self._ranks.any(bool(left)):
             self._find_out(plans)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 T = TypeVar("T")
 
@@ -29,6 +30,13 @@ class Ranks:
         raised = torch.tensor(int(flag), device=self._device)
         torch.distributed.all_reduce(raised, op=torch.distributed.ReduceOp.MAX)
         return bool(raised)
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum of the ranks' tensors, all of one shape."""
+        if self.together:
+            values = values.clone()
+            torch.distributed.all_reduce(values)
+        return values
 
     def in_step(self, items: Iterable[T]) -> Iterator[T | None]:
         """The items, then None as long as another rank still has some."""

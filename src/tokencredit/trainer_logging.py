@@ -17,7 +17,10 @@ from tokencredit.rollouts import Rollouts
 def credit_metrics(
     rollouts: Rollouts, credit: TokenCredit, gather: Callable[[Tensor], Tensor]
 ) -> dict[str, float]:
-    """Means over all ranks, by their names in the log; `gather` joins the ranks' tensors."""
+    """Means over all ranks, by their names in the log, and how many rows came out NaN or infinite.
+
+    `gather` joins the ranks' tensors.
+    """
     asked, mask = credit.rows, rollouts.reasoning_mask
     weights = credit.weights.double() * mask
     tokens = mask.sum(1).clamp(min=1)
@@ -31,11 +34,16 @@ def credit_metrics(
             mask[asked].sum().double(),
             (~rollouts.answer_mask.any(1)).sum().double(),
             torch.tensor(float(asked.numel()), dtype=torch.float64, device=asked.device),
+            credit.lost.sum().double(),
         ]
     )
     total = gather(sums.float()).view(-1, sums.numel()).sum(0).tolist()
-    ess_sum, rows, suppressed, boosted, covered, no_answer, everything = total
-    metrics = {"credit/no_answer": no_answer / everything, "credit/skipped": 1 - rows / everything}
+    ess_sum, rows, suppressed, boosted, covered, no_answer, everything, lost = total
+    metrics = {
+        "credit/no_answer": no_answer / everything,
+        "credit/skipped": 1 - rows / everything,
+        "credit/not_finite": lost,
+    }
     if rows:
         metrics["credit/ess_ratio"] = ess_sum / rows
         metrics["credit/suppressed"] = suppressed / covered

@@ -6,152 +6,34 @@ where credit is read from the loss's own forward pass, in the loss.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 
-from tokencredit.credit import STRATEGIES, Options, TokenCredit, get_strategy
+from tokencredit.calling import Caller
+from tokencredit.credit import TokenCredit, get_strategy
 from tokencredit.credit.keys import keyed_generator
 from tokencredit.errors import UsageError
 from tokencredit.generation import Generation
 from tokencredit.graph import GraphPolicy, GraphReader
-from tokencredit.grounding import PROBE, ground, probe_tokens
+from tokencredit.grounding import ground, probe_tokens
 from tokencredit.policy import Policy
 from tokencredit.report.records import append_record
 from tokencredit.report.token_record import token_record
 from tokencredit.rollouts import Rollouts
 from tokencredit.spans import Spans
-from tokencredit.tasks.data import IMAGE_COLUMNS, RESERVED_COLUMNS
+from tokencredit.trainer_checks import check_columns, check_rewards, check_room, check_sharding
+from tokencredit.trainer_config import OARConfig
 from tokencredit.trainer_logging import StepClock, credit_metrics, total_rewards
 
+__all__ = ["OARConfig", "OARTrainer"]
+
 logger = logging.getLogger(__name__)
-
-NO_ANSWER = ("uniform", "probe")
-STAGES = ("rollout", "loss")
-
-
-def _option(name: str, text: str, **training: Any) -> Any:
-    """A config field with the default that the strategies have, or one that suits training better."""
-    default = next(f.default for f in dataclasses.fields(Options) if f.name == name)
-    return field(**{"default": default, **training}, metadata={"help": text})
-
-
-@dataclass
-class OARConfig(GRPOConfig):
-    """GRPOConfig with the options of token-level credit; `beta` stays TRL's KL coefficient.
-
-    Every option of `tokencredit.Options` is here as `credit_NAME`. Seeds and steps of random draws come from
-    training itself.
-    """
-
-    credit: str = field(default="oar-g", metadata={"help": "Credit strategy, see `tokencredit strategies`."})
-    credit_stage: str = field(
-        default="rollout",
-        metadata={
-            "help": "When credit is assigned: rollout (a pass of its own), loss (oar-g, in the loss's own pass)."
-        },
-    )
-    credit_outcome: str | None = _option(
-        "outcome",
-        "Outcome: last, answer_mean, answer_joint, answer_kl. Default: the strategy's published one.",
-    )
-    credit_counterfactual: str = _option("counterfactual", "OAR-P replaces a token by: pad, alternative.")
-    credit_gradient: str | None = _option(
-        "gradient",
-        "OAR-G's objective: noise (published), labels (no noise). Default: noise, in half precision labels.",
-    )
-    credit_saliency: str = _option("saliency", "OAR-G's reduction: product (gradient x embedding), norm.")
-    credit_m: int = _option(
-        "m",
-        "Later tokens that OAR-P computes anew, those that attend most to the replaced one; 0: all, exact.",
-        default=8,
-    )
-    credit_noise_std: float = _option("noise_std", "Standard deviation of OAR-G's embedding noise.")
-    credit_draws: int = _option("draws", "Noise draws of OAR-G, averaged.")
-    credit_labels: int = _option(
-        "labels", "Labels of OAR-G's labels form, each a backward pass of its own.", default=1
-    )
-    credit_labels_from: str = _option(
-        "labels_from", "Labels are a sample from p0, or the top ones weighted by p0.", default="sample"
-    )
-    credit_q: float = _option("q", "Gate: quantile (or absolute value) that parts dull from pivotal tokens.")
-    credit_floor: float = _option(
-        "floor", "Gate: smallest weight of a dull token before the mass is restored."
-    )
-    credit_beta: float = _option("beta", "Gate: largest boost of a pivotal token.")
-    credit_threshold: str = _option("threshold", "Gate: q is a quantile of the row, or an absolute value.")
-    credit_mass: bool = _option("mass", "Gate: rescale so that the weights sum to their number.")
-    credit_bias: float = _option("bias", "What the bias control adds to every reasoning token.")
-    credit_no_answer: str = field(
-        default="uniform",
-        metadata={"help": "Rows without an answer: weights 1 (uniform), or ask with the probe."},
-    )
-    credit_probe: str = field(
-        default=PROBE, metadata={"help": "Text put after the reasoning to ask for the answer."}
-    )
-    credit_probe_always: bool = field(
-        default=False, metadata={"help": "Use the probe in rows with an answer too."}
-    )
-    credit_marker: str | None = field(
-        default=None,
-        metadata={"help": "The task's own answer marker, such as ans. Default: boxed, ####, ..."},
-    )
-    credit_token_budget: int | None = field(
-        default=None,
-        metadata={"help": "Tokens in one forward pass of attribution. Default: what the free memory holds."},
-    )
-    credit_records: int = field(
-        default=4,
-        metadata={"help": "Completions recorded with their token credit at each logged step; 0: none."},
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        strategy = get_strategy(self.credit)
-        self.credit_options(step=0)
-        if self.credit_no_answer not in NO_ANSWER:
-            raise UsageError(
-                f"credit_no_answer must be one of {', '.join(NO_ANSWER)}, not {self.credit_no_answer!r}"
-            )
-        if self.credit_stage not in STAGES:
-            raise UsageError(f"credit_stage must be one of {', '.join(STAGES)}, not {self.credit_stage!r}")
-        if self.credit_stage == "loss" and not strategy.in_graph:
-            able = ", ".join(name for name, row in STRATEGIES.items() if row.in_graph)
-            raise UsageError(f"credit_stage=loss works with {able}, not with credit={self.credit}")
-        if self.credit_stage == "loss" and self.credit_gradient == "noise":
-            raise UsageError(
-                "credit_stage=loss has no noise in its forward pass; use credit_gradient=labels or credit_stage=rollout"
-            )
-        for name in ("credit_probe", "credit_marker"):
-            if getattr(self, name) == "":
-                raise UsageError(f"{name} must not be empty")
-        if self.credit_token_budget is not None and self.credit_token_budget < 1:
-            raise UsageError(f"credit_token_budget must be at least 1, not {self.credit_token_budget}")
-        if self.credit_records < 0:
-            raise UsageError(f"credit_records must not be negative, but is {self.credit_records}")
-
-    def credit_options(self, step: int, pad_token_id: int | None = None) -> Options:
-        """The strategies' options for one generation step.
-
-        Raises:
-            UsageError: an option out of range, named as in this config.
-        """
-        own = [f.name for f in dataclasses.fields(Options) if f.name not in ("seed", "step", "pad_token_id")]
-        values = {name: getattr(self, f"credit_{name}") for name in own}
-        if self.credit_stage == "loss":
-            values["gradient"] = "labels"
-        try:
-            return Options(seed=self.seed, step=step, pad_token_id=pad_token_id, **values)
-        except UsageError as error:
-            raise UsageError(f"credit_{error}") from None
 
 
 class OARTrainer(GRPOTrainer):
@@ -170,8 +52,8 @@ class OARTrainer(GRPOTrainer):
         config = bound.get("args")
         if config is not None and not isinstance(config, OARConfig):
             raise UsageError(f"OARTrainer takes an OARConfig, not a {type(config).__name__}")
-        _check_rewards(bound.get("reward_funcs"))
-        _check_columns(bound.get("train_dataset"), config.credit if config is not None else OARConfig.credit)
+        check_rewards(bound.get("reward_funcs"))
+        check_columns(bound.get("train_dataset"), config.credit if config is not None else OARConfig.credit)
         if config is None:
             model = bound["model"]
             name = model if isinstance(model, str) else getattr(model.config, "_name_or_path", "") or "model"
@@ -188,7 +70,7 @@ class OARTrainer(GRPOTrainer):
         if self._probes:
             probe_tokens(self._tokenizer, self.args.credit_probe)
         if self.args.credit != "uniform" or self.args.credit_records:
-            _check_whole_model(self.accelerator)
+            check_sharding(self.accelerator)
         unwrapped = self.accelerator.unwrap_model(self.model)
         half = True if self.args.bf16 or self.args.fp16 else None
         several = self.accelerator.num_processes > 1
@@ -198,6 +80,17 @@ class OARTrainer(GRPOTrainer):
         self._generation: Generation | None = None
         self.credit_seconds = 0.0  # of the step so far
         self.add_callback(StepClock(self))
+
+    def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
+        """TRL's completions, if the model has room for them."""
+        model = self.accelerator.unwrap_model(self.model)
+        check_room(prompt_ids, self.max_completion_length or 0, Caller(model).known_positions)
+        return super()._generate_single_turn(prompt_ids, *args, **kwargs)
+
+    def _get_per_token_logps_and_entropies(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """TRL's log-probabilities, at the positions that the completions were sampled at."""
+        with Caller(self.accelerator.unwrap_model(model)).counted_positions():
+            return super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """TRL's rollouts with `advantages` (B, T) in place of (B,): A_i w_{i,t} + b_{i,t}, for the loss alone.
@@ -354,47 +247,3 @@ class OARTrainer(GRPOTrainer):
                     **token_record(self._tokenizer, sample, index, spans[row], logps, credit, row),
                 },
             )
-
-
-def _check_whole_model(accelerator: Any) -> None:
-    """Ranks make as many passes as their rows ask for, which a model in pieces would wait for."""
-    from accelerate.utils import DistributedType
-
-    kind = accelerator.distributed_type
-    plugin = getattr(accelerator.state, "deepspeed_plugin", None)
-    if kind == DistributedType.FSDP or (plugin is not None and plugin.zero_stage == 3):
-        raise UsageError(
-            "token credit does not work yet with a model that FSDP or ZeRO-3 shards over ranks; use DDP or ZeRO-2, "
-            "or credit=uniform with credit_records=0"
-        )
-
-
-def _check_rewards(reward_funcs: Any) -> None:
-    functions: list[Callable[..., Any] | Any] = (
-        reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
-    )
-    for function in functions:
-        if function is None or isinstance(function, (str, torch.nn.Module)) or not callable(function):
-            continue
-        kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
-        if inspect.Parameter.VAR_KEYWORD not in kinds:
-            name = getattr(function, "__name__", type(function).__name__)
-            raise UsageError(
-                f"the reward function {name} must accept **kwargs, as TRL passes every column to it"
-            )
-
-
-def _check_columns(dataset: Any, credit: str) -> None:
-    columns = getattr(dataset, "column_names", None) or []
-    for name in RESERVED_COLUMNS:
-        if name in columns:
-            raise UsageError(
-                f"the dataset has a column {name!r}, a name that TRL gives to rewards; rename it"
-            )
-    if credit != "uniform":
-        for name in IMAGE_COLUMNS:
-            if name in columns:
-                raise UsageError(
-                    f"the dataset has a column {name!r}, but credit={credit} does not support multimodal inputs; "
-                    "use credit=uniform or drop the column"
-                )

@@ -6,7 +6,8 @@ add theirs through the entry-point group `tokencredit.strategies` (each entry a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,9 @@ class TokenCredit:
         weights: mean 1 over the reasoning tokens, 1 elsewhere.
         bonus: 0 off the reasoning.
         suppressed, boosted: bool, the tokens below and above the gate's tau.
-        rows: (B,) bool, the rows that the strategy was asked about.
+        rows: (B,) bool, the rows that the strategy gave credit to.
+        lost: (B,) bool, further rows that it was asked about and found a NaN or an infinite number for; by default
+            none, ().
     """
 
     importance: Tensor
@@ -91,6 +94,7 @@ class TokenCredit:
     suppressed: Tensor
     boosted: Tensor
     rows: Tensor
+    lost: Tensor = field(default_factory=lambda: torch.tensor(False))
 
     def token_advantages(self, advantages: Tensor) -> Tensor:
         """A_i w_{i,t} + b_{i,t}, (B, T)."""
@@ -101,7 +105,8 @@ def assign(strategy: Strategy, policy: Policy, rollouts: Rollouts, options: Opti
     """Runs a strategy on the rows that can use it and fills in what it implies.
 
     A strategy without a bonus never sees rows whose credit is known without it: zero advantage, no outcome to read,
-    fewer than two reasoning tokens. Their weights are 1.
+    fewer than two reasoning tokens. Their weights are 1, and so are those of rows that came out NaN or infinite, as
+    the model's logits do after a mishap; a warning says so.
     """
     if strategy.additive:
         rows = rollouts.reasoning_mask.any(dim=1)
@@ -113,9 +118,10 @@ def assign(strategy: Strategy, policy: Policy, rollouts: Rollouts, options: Opti
     importance, bonus = zeros.clone(), zeros.clone()
     weights = torch.ones_like(zeros)
     suppressed, boosted = zeros.bool(), zeros.bool()
+    lost = torch.zeros_like(rows)
     if rows.any() or policy.in_step:
         asked = rollouts.select(rows)
-        credit = strategy.function(policy, asked, options)
+        credit, lost[rows] = _finite(strategy.function(policy, asked, options), asked.reasoning_mask)
         if credit.importance is not None:
             importance[rows] = credit.importance.to(zeros)
         if credit.weights is not None:
@@ -134,12 +140,30 @@ def assign(strategy: Strategy, policy: Policy, rollouts: Rollouts, options: Opti
             suppressed[rows], boosted[rows] = gate.suppressed, gate.boosted
         if credit.bonus is not None:
             added = credit.bonus.to(zeros) * asked.reasoning_mask
-            bonus[rows] = _centred(added, asked.reasoning_mask) if strategy.centred else added
-    return TokenCredit(importance, weights, bonus, suppressed, boosted, rows)
+            bonus[rows] = _centred(policy, added, asked.reasoning_mask) if strategy.centred else added
+    return TokenCredit(importance, weights, bonus, suppressed, boosted, rows & ~lost, lost)
 
 
-def _centred(bonus: Tensor, mask: Tensor) -> Tensor:
-    """The bonus less its mean over the reasoning tokens of the rows that carry one."""
+def _finite(credit: Credit, mask: Tensor) -> tuple[Credit, Tensor]:
+    """Neutral credit in rows with a number on the mask that is not finite, and which rows (B,) those are."""
+    neutral = {"importance": 0.0, "weights": 1.0, "bonus": 0.0}
+    given = {name: values for name in neutral if (values := getattr(credit, name)) is not None}
+    lost = mask.new_zeros(mask.shape[0])
+    for values in given.values():
+        lost = lost | (mask & ~values.isfinite()).any(dim=1)
+    if lost.any():
+        warnings.warn(
+            "rows whose credit is NaN or infinite, as such logits make it, get weight 1", stacklevel=2
+        )
+    return Credit(**{name: _filled(values, lost, neutral[name]) for name, values in given.items()}), lost
+
+
+def _filled(values: Tensor, rows: Tensor, value: float) -> Tensor:
+    return values.masked_fill(rows[:, None], value)
+
+
+def _centred(policy: Policy, bonus: Tensor, mask: Tensor) -> Tensor:
+    """The bonus less its mean over the reasoning tokens, of all ranks, of the rows that carry one."""
     carrying = mask & (bonus != 0).any(dim=1, keepdim=True)
-    mean = bonus[carrying].mean() if carrying.any() else bonus.new_zeros(())
-    return torch.where(carrying, bonus - mean, bonus)
+    total, count = policy.total(torch.stack([bonus[carrying].sum(), carrying.sum().to(bonus)]))
+    return torch.where(carrying, bonus - total / count.clamp(min=1), bonus)

@@ -1,0 +1,132 @@
+"""`OARConfig`: what `OARTrainer` may be told."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from trl import GRPOConfig
+
+from tokencredit.credit import STRATEGIES, Options, get_strategy
+from tokencredit.errors import UsageError
+from tokencredit.grounding import PROBE
+
+NO_ANSWER = ("uniform", "probe")
+STAGES = ("rollout", "loss")
+
+
+def _option(name: str, text: str, **training: Any) -> Any:
+    """A config field with the default that the strategies have, or one that suits training better."""
+    default = next(f.default for f in dataclasses.fields(Options) if f.name == name)
+    return field(**{"default": default, **training}, metadata={"help": text})
+
+
+@dataclass
+class OARConfig(GRPOConfig):
+    """GRPOConfig with the options of token-level credit; `beta` stays TRL's KL coefficient.
+
+    Every option of `tokencredit.Options` is here as `credit_NAME`. Seeds and steps of random draws come from
+    training itself.
+    """
+
+    credit: str = field(default="oar-g", metadata={"help": "Credit strategy, see `tokencredit strategies`."})
+    credit_stage: str = field(
+        default="rollout",
+        metadata={
+            "help": "When credit is assigned: rollout (a pass of its own), loss (oar-g, in the loss's own pass)."
+        },
+    )
+    credit_outcome: str | None = _option(
+        "outcome",
+        "Outcome: last, answer_mean, answer_joint, answer_kl. Default: the strategy's published one.",
+    )
+    credit_counterfactual: str = _option("counterfactual", "OAR-P replaces a token by: pad, alternative.")
+    credit_gradient: str | None = _option(
+        "gradient",
+        "OAR-G's objective: noise (published), labels (no noise). Default: noise, in half precision labels.",
+    )
+    credit_saliency: str = _option("saliency", "OAR-G's reduction: product (gradient x embedding), norm.")
+    credit_m: int = _option(
+        "m",
+        "Later tokens that OAR-P computes anew, those that attend most to the replaced one; 0: all, exact.",
+        default=8,
+    )
+    credit_noise_std: float = _option("noise_std", "Standard deviation of OAR-G's embedding noise.")
+    credit_draws: int = _option("draws", "Noise draws of OAR-G, averaged.")
+    credit_labels: int = _option(
+        "labels", "Labels of OAR-G's labels form, each a backward pass of its own.", default=1
+    )
+    credit_labels_from: str = _option(
+        "labels_from", "Labels are a sample from p0, or the top ones weighted by p0.", default="sample"
+    )
+    credit_q: float = _option("q", "Gate: quantile (or absolute value) that parts dull from pivotal tokens.")
+    credit_floor: float = _option(
+        "floor", "Gate: smallest weight of a dull token before the mass is restored."
+    )
+    credit_beta: float = _option("beta", "Gate: largest boost of a pivotal token.")
+    credit_threshold: str = _option("threshold", "Gate: q is a quantile of the row, or an absolute value.")
+    credit_mass: bool = _option("mass", "Gate: rescale so that the weights sum to their number.")
+    credit_bias: float = _option("bias", "What the bias control adds to every reasoning token.")
+    credit_no_answer: str = field(
+        default="uniform",
+        metadata={"help": "Rows without an answer: weights 1 (uniform), or ask with the probe."},
+    )
+    credit_probe: str = field(
+        default=PROBE, metadata={"help": "Text put after the reasoning to ask for the answer."}
+    )
+    credit_probe_always: bool = field(
+        default=False, metadata={"help": "Use the probe in rows with an answer too."}
+    )
+    credit_marker: str | None = field(
+        default=None,
+        metadata={"help": "The task's own answer marker, such as ans. Default: boxed, ####, ..."},
+    )
+    credit_token_budget: int | None = field(
+        default=None,
+        metadata={"help": "Tokens in one forward pass of attribution. Default: what the free memory holds."},
+    )
+    credit_records: int = field(
+        default=4,
+        metadata={"help": "Completions recorded with their token credit at each logged step; 0: none."},
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        strategy = get_strategy(self.credit)
+        self.credit_options(step=0)
+        if self.credit_no_answer not in NO_ANSWER:
+            raise UsageError(
+                f"credit_no_answer must be one of {', '.join(NO_ANSWER)}, not {self.credit_no_answer!r}"
+            )
+        if self.credit_stage not in STAGES:
+            raise UsageError(f"credit_stage must be one of {', '.join(STAGES)}, not {self.credit_stage!r}")
+        if self.credit_stage == "loss" and not strategy.in_graph:
+            able = ", ".join(name for name, row in STRATEGIES.items() if row.in_graph)
+            raise UsageError(f"credit_stage=loss works with {able}, not with credit={self.credit}")
+        if self.credit_stage == "loss" and self.credit_gradient == "noise":
+            raise UsageError(
+                "credit_stage=loss has no noise in its forward pass; use credit_gradient=labels or credit_stage=rollout"
+            )
+        for name in ("credit_probe", "credit_marker"):
+            if getattr(self, name) == "":
+                raise UsageError(f"{name} must not be empty")
+        if self.credit_token_budget is not None and self.credit_token_budget < 1:
+            raise UsageError(f"credit_token_budget must be at least 1, not {self.credit_token_budget}")
+        if self.credit_records < 0:
+            raise UsageError(f"credit_records must not be negative, but is {self.credit_records}")
+
+    def credit_options(self, step: int, pad_token_id: int | None = None) -> Options:
+        """The strategies' options for one generation step.
+
+        Raises:
+            UsageError: an option out of range, named as in this config.
+        """
+        own = [f.name for f in dataclasses.fields(Options) if f.name not in ("seed", "step", "pad_token_id")]
+        values = {name: getattr(self, f"credit_{name}") for name in own}
+        if self.credit_stage == "loss":
+            values["gradient"] = "labels"
+        try:
+            return Options(seed=self.seed, step=step, pad_token_id=pad_token_id, **values)
+        except UsageError as error:
+            raise UsageError(f"credit_{error}") from None
