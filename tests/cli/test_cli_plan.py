@@ -113,7 +113,7 @@ def test_built_in_tasks(cli):
         (["--model", "M", "--memory", "80", "--sharding", "fsdp3"], "--sharding must be one of ddp, fsdp"),
         (["--model", "M", "--memory", "80", "--credited", "1.5"], "--credited must lie in"),
         (
-            ["--model", "M", "--memory", "80", "--answer_tokens", "256"],
+            ["--model", "M", "--memory", "80", "--answer_tokens", "9999"],
             "leave nothing of --max_completion_length",
         ),
         (["--model", "M", "--memory", "80", "--num_generations", "5"], "not a multiple of num_generations 5"),
