@@ -15,8 +15,9 @@ from tokencredit.compare.page import write_page
 from tokencredit.compare.runs import RunKey
 from tokencredit.compare.statistics import detectable_difference
 from tokencredit.compare.summary import compare, measures
-from tokencredit.compare.tables import all_tables, in_terminal
+from tokencredit.compare.tables import all_tables
 from tokencredit.compare.verdict import in_words, points, statements
+from tokencredit.report import in_terminal
 
 ARMS = ["uniform", "oar-g", "random"]
 START = {(0, "sampled"): 0.4, (0, "greedy"): 0.2}
@@ -186,6 +187,9 @@ def test_tables(compared):
     assert levels[0] == "after 10 steps, temperature 1" and levels[1].startswith("61.0 [")
     row = tables["oar-g against uniform, 10 pairs"].rows[0]
     assert row[1:3] == ["+10.2", "+9.4 to +10.9"] and row[-1] == "higher"
+    assert row[1].value == pytest.approx(10.16)  # the page sorts by it
+    low, high = compared["measures"]["final_sampled"]["differences"]["oar-g"]["t_interval"]
+    assert (row[2].low, row[2].high) == pytest.approx((100 * low, 100 * high))
     assert tables["Difference to uniform in points, by warm start"].rows[0][1:] == ["+10.2", "+10.2"]
     narrow = all_tables(compared, full=False)[1]
     assert narrow.columns == ["points", "95% paired t", ""]

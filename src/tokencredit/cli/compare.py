@@ -84,9 +84,10 @@ def conclude(comparison: Comparison, plan: dict[str, Any]) -> None:
     from tokencredit.compare.page import records_of, write_page
     from tokencredit.compare.runs import measured
     from tokencredit.compare.summary import compare
-    from tokencredit.compare.tables import all_tables, in_terminal
+    from tokencredit.compare.tables import all_tables
     from tokencredit.compare.verdict import statements
-    from tokencredit.report.files import plain_json, write_atomic
+    from tokencredit.report import in_terminal, write_atomic
+    from tokencredit.report.files import plain_json
 
     keys, directory = comparison.keys(), comparison.directory
     starts = (

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
-from rich.table import Table as RichTable
-
 from tokencredit.compare.summary import OVER_TIME
 from tokencredit.compare.verdict import points
-from tokencredit.report.tables import Table
+from tokencredit.report.tables import NONE, Number, Table
 
 PARTS = {
     "rollout": "sampling and rewards",
@@ -18,7 +15,6 @@ PARTS = {
     "training": "loss and update",
     "total": "the whole step",
 }
-NONE = "–"
 
 
 def all_tables(compared: Mapping[str, Any], *, full: bool = True) -> list[Table]:
@@ -33,15 +29,23 @@ def levels(compared: Mapping[str, Any]) -> Table:
     for measure in compared["measures"].values():
         cells = [_level(measure["arms"][arm]) for arm in compared["arms"]]
         rows.append([measure["label"], *cells])
-    return Table("Per cent right: mean [95% bootstrap], interquartile mean", list(compared["arms"]), rows)
+    return Table(
+        "Per cent right: mean [95% bootstrap], interquartile mean", list(compared["arms"]), rows, "measure"
+    )
 
 
 def _level(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return NONE
-    interval = found["bootstrap_interval"]
-    between = f" [{interval[0] * 100:.1f}, {interval[1] * 100:.1f}]" if interval else ""
-    return f"{found['mean'] * 100:.1f}{between}, {found['interquartile_mean'] * 100:.1f}"
+    interval = _hundredfold(found["bootstrap_interval"])
+    between = f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval else ""
+    text = f"{found['mean'] * 100:.1f}{between}, {found['interquartile_mean'] * 100:.1f}"
+    return Number(text, found["mean"] * 100, *interval)
+
+
+def _hundredfold(interval: Sequence[float] | None) -> list[float]:
+    """The ends of an interval of shares in points; none where there is no interval."""
+    return [end * 100 for end in interval or ()]
 
 
 def differences(compared: Mapping[str, Any], *, full: bool = True) -> list[Table]:
@@ -50,7 +54,7 @@ def differences(compared: Mapping[str, Any], *, full: bool = True) -> list[Table
     IQM is the interquartile mean; of a true difference as large as the one under "80% seen", 80% of comparisons like
     this would show it.
     """
-    columns = ["points", "95% paired t", "95% bootstrap", "IQM", "p (Holm)", "80% seen", ""]
+    columns = ["points", "95% paired t", "95% bootstrap", "IQM", "p (Holm)", "80% seen", "verdict"]
     tables = []
     for arm in compared["arms"][1:]:
         rows, pairs = [], 0
@@ -60,29 +64,39 @@ def differences(compared: Mapping[str, Any], *, full: bool = True) -> list[Table
                 rows.append([measure["label"], *_difference(found)])
                 pairs = found["pairs"]
         title = f"{arm} against {compared['arms'][0]}, {pairs} pair{'' if pairs == 1 else 's'}"
-        tables.append(Table(title, columns, rows) if full else _without_details(title, columns, rows))
+        tables.append(
+            Table(title, columns, rows, "measure") if full else _without_details(title, columns, rows)
+        )
     return tables
 
 
 def _without_details(title: str, columns: list[str], rows: list[list[str]]) -> Table:
-    return Table(title, [*columns[:2], columns[-1]], [[*row[:3], row[-1]] for row in rows])
+    return Table(title, [*columns[:2], columns[-1]], [[*row[:3], row[-1]] for row in rows], "measure")
 
 
 def _difference(found: Mapping[str, Any]) -> list[str]:
     adjusted, detectable = found["p_adjusted"], found["detectable"]
     return [
-        points(found["mean"]),
-        _interval(found["t_interval"]),
-        _interval(found["bootstrap_interval"]),
-        points(found["interquartile_mean"]),
-        NONE if adjusted is None else "< 0.001" if adjusted < 0.001 else f"{adjusted:.3f}",
-        NONE if detectable is None else f"{detectable * 100:.1f}",
+        _points(found["mean"]),
+        _interval(found["mean"], found["t_interval"]),
+        _interval(found["mean"], found["bootstrap_interval"]),
+        _points(found["interquartile_mean"]),
+        NONE if adjusted is None else Number("< 0.001" if adjusted < 0.001 else f"{adjusted:.3f}", adjusted),
+        NONE if detectable is None else Number(f"{detectable * 100:.1f}", detectable * 100),
         found["words"],
     ]
 
 
-def _interval(interval: Sequence[float] | None) -> str:
-    return NONE if interval is None else f"{points(interval[0])} to {points(interval[1])}"
+def _points(share: float) -> Number:
+    return Number(points(share), share * 100)
+
+
+def _interval(mean: float, interval: Sequence[float] | None) -> str:
+    """The ends; the page sorts by what lies between."""
+    if interval is None:
+        return NONE
+    low, high = interval
+    return Number(f"{points(low)} to {points(high)}", mean * 100, *_hundredfold(interval))
 
 
 def by_warm_start(compared: Mapping[str, Any]) -> Table:
@@ -96,20 +110,23 @@ def by_warm_start(compared: Mapping[str, Any]) -> Table:
             rows.append((f"{arm}, {measure['label']}", each))
     columns = sorted(warm_starts, key=int)
     cells = [
-        [name, *(points(each[warm]) if warm in each else NONE for warm in columns)] for name, each in rows
+        [name, *(_points(each[warm]) if warm in each else NONE for warm in columns)] for name, each in rows
     ]
     title = f"Difference to {compared['arms'][0]} in points, by warm start"
-    return Table(title, [f"warm{warm}" for warm in columns], cells if len(columns) > 1 else [])
+    return Table(title, [f"warm{warm}" for warm in columns], cells if len(columns) > 1 else [], "measure")
 
 
 def seconds(compared: Mapping[str, Any]) -> Table:
     """Seconds a step of each part."""
     found = compared["seconds_per_step"]
     rows = [
-        [name, *(f"{found[arm][part]:.3f}" if part in found[arm] else NONE for arm in compared["arms"])]
-        for part, name in PARTS.items()
+        [name, *(_seconds(found[arm].get(part)) for arm in compared["arms"])] for part, name in PARTS.items()
     ]
-    return Table("Seconds a step", list(compared["arms"]), rows)
+    return Table("Seconds a step", list(compared["arms"]), rows, "part")
+
+
+def _seconds(value: float | None) -> str:
+    return NONE if value is None else Number(f"{value:.3f}", value)
 
 
 def over_time(compared: Mapping[str, Any]) -> Table:
@@ -118,20 +135,9 @@ def over_time(compared: Mapping[str, Any]) -> Table:
     for name, label in OVER_TIME.items():
         ends = compared["over_time"][name]
         cells = [
-            NONE if ends[arm] is None else f"{ends[arm][0]:.3g} → {ends[arm][1]:.3g}"
+            NONE if ends[arm] is None else Number(f"{ends[arm][0]:.3g} → {ends[arm][1]:.3g}", ends[arm][1])
             for arm in compared["arms"]
         ]
         if set(cells) != {NONE}:
             rows.append([label, *cells])
-    return Table("First → last tenth of the steps", list(compared["arms"]), rows)
-
-
-def in_terminal(table: Table) -> RichTable:
-    """The table for a console."""
-    shown = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    shown.add_column("")
-    for column in table.columns:
-        shown.add_column(column, justify="right" if column else "left", no_wrap=bool(column))
-    for row in table.rows:
-        shown.add_row(*row)
-    return shown
+    return Table("First → last tenth of the steps", list(compared["arms"]), rows, "metric")
