@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import difflib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from trl import DatasetMixtureConfig, ModelConfig, TrlParser
 from trl.scripts.grpo import GRPOScriptArguments
 
 from tokencredit.cli import OneLineParser
+from tokencredit.cli.reporting import check_reports
+from tokencredit.configs import CONFIGS, find_config
 from tokencredit.errors import UsageError
 from tokencredit.tasks import TASKS, get_task
 from tokencredit.trl import OARConfig
@@ -114,16 +117,12 @@ def parse_arguments(argv: list[str]) -> TrainArguments:
             of generations, or neither or both of task and data set.
     """
     parser = build_parser()
-    config_path, flags = _take_config(argv)
-    settings = _read_config(config_path, parser) if config_path else {}
-    parser.set_defaults_with_config(**settings)
-    first, unknown = parser.parse_known_args(flags)
-    if unknown:
-        raise UsageError(_unknown(unknown[0], parser))
-    _check_source(first)
-    # The first pass told which task and machine the lesser defaults are for; the file goes over them once more.
-    parser.set_defaults_with_config(**{**_machine_defaults(first), **_source_defaults(first), **settings})
-    chosen = parser.parse_args(flags)
+
+    def lesser(first: argparse.Namespace) -> dict[str, Any]:
+        _check_source(first)
+        return {**_machine_defaults(first), **_source_defaults(first)}
+
+    chosen, flags = read_settings(argv, parser, lesser)
     _check_ranges(chosen)
     _check_batch(chosen)
     try:
@@ -132,7 +131,35 @@ def parse_arguments(argv: list[str]) -> TrainArguments:
         raise
     except (ValueError, TypeError, ImportError, NotImplementedError) as error:
         raise UsageError(str(error)) from error
+    check_reports(training.report_to)
     return TrainArguments(run, training, model, mixture)
+
+
+def read_settings(
+    argv: list[str], parser: TrainParser, lesser: Callable[[argparse.Namespace], dict[str, Any]]
+) -> tuple[argparse.Namespace, list[str]]:
+    """Flag over YAML file over lesser defaults over the parser's own.
+
+    Args:
+        argv: flags, with --config among them or not.
+        parser: what `build_parser` gave; its defaults are changed.
+        lesser: what flags and file say -> the lesser defaults.
+
+    Returns:
+        all settings, and the flags without --config.
+
+    Raises:
+        UsageError: a flag or key that does not exist, or a file that cannot be read.
+    """
+    config_path, flags = _take_config(argv)
+    settings = _read_config(config_path, parser) if config_path else {}
+    parser.set_defaults_with_config(**settings)
+    first, unknown = parser.parse_known_args(flags)
+    if unknown:
+        raise UsageError(_unknown(unknown[0], parser))
+    # The first pass told which task and machine the lesser defaults are for; the file goes over them once more.
+    parser.set_defaults_with_config(**{**lesser(first), **settings})
+    return parser.parse_args(flags), flags
 
 
 def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
@@ -143,11 +170,12 @@ def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _read_config(path: str, parser: TrainParser) -> dict[str, Any]:
-    """The YAML file as {destination: value}; its `env` goes into the environment."""
+    """The YAML file, ours of that name where there is none, as {destination: value}; its `env` goes into the
+    environment."""
     try:
-        settings = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        settings = yaml.safe_load(find_config(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UsageError(f"no config file {path}") from error
+        raise UsageError(f"no config file {path}; ready ones are {', '.join(CONFIGS)}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the config file {path}: {error}") from error
     except yaml.YAMLError as error:

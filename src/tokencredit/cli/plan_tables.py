@@ -123,7 +123,7 @@ def _value(value: Any) -> str:
 
 
 def _memory(part: Part, plan: Plan) -> str:
-    return _digits(part.bytes / 1e9) + (" too large" if part.bytes > plan.usable else "")
+    return _digits(part.bytes / 1e9) + (" too large" if part in plan.too_large else "")
 
 
 def _digits(value: float) -> str:

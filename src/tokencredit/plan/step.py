@@ -83,8 +83,8 @@ class Plan:
 
     @property
     def too_large(self) -> list[Part]:
-        """The parts that don't fit, the largest first."""
-        over = [part for part in self.parts if part.bytes > self.usable]
+        """The parts that run and don't fit, the largest first."""
+        over = [part for part in self.parts if part.bytes > self.usable and part.work != Work()]
         return sorted(over, key=lambda part: -part.bytes)
 
     @property
