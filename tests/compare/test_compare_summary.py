@@ -192,7 +192,7 @@ def test_tables(compared):
     assert (row[2].low, row[2].high) == pytest.approx((100 * low, 100 * high))
     assert tables["Difference to uniform in points, by warm start"].rows[0][1:] == ["+10.2", "+10.2"]
     narrow = all_tables(compared, full=False)[1]
-    assert narrow.columns == ["points", "95% paired t", ""]
+    assert narrow.columns == ["points", "95% paired t", "verdict"]
     assert in_terminal(narrow).row_count == len(narrow.rows)
 
 
