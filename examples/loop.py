@@ -3,7 +3,7 @@
     python examples/loop.py [--credit oar-g] [--steps 40] [--seed 0]
 
 It trains the packaged policy of the built-in task `query` (four small sums, one of which the prompt asks for) with GRPO
-and prints the accuracy on held-out problems before and after. On one core a step takes about a second. What differs
+and prints the accuracy on held-out problems before and after. It takes about a minute on one core. What differs
 from plain GRPO is one line: `token_weights`.
 """
 
