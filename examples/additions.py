@@ -1,6 +1,6 @@
 """Additions of two two-digit numbers as problems for `--dataset`, split so that no test problem is trained on.
 
-    python examples/additions.py FOLDER      # writes FOLDER/train.jsonl and FOLDER/test.jsonl
+python examples/additions.py FOLDER      # writes FOLDER/train.jsonl and FOLDER/test.jsonl
 """
 
 from __future__ import annotations
