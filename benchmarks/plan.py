@@ -67,7 +67,7 @@ SIZES = {
     "10M": Size(320, 864, 6, 5, 5, 8192, 16, 64, 96),
     "60M": Size(640, 1728, 10, 10, 5, 16384, 4, 64, 96),
 }
-SMOLLM2_BATCH = (4, 96)  # rows and tokens of a completion
+SMOLLM2_BATCH = (4, 64)  # rows and tokens of a completion
 
 
 def build(name: str, directory: str) -> tuple[Setting, Settings]:
