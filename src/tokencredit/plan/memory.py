@@ -36,33 +36,7 @@ class Held:
 
 def held(shape: ModelShape, settings: Settings, machine: Machine) -> Held:
     """Weights, gradients and AdamW's two moments, each device's share of them; vLLM's part of the memory."""
-    trained = trained_numbers(shape, settings)
-    # PEFT keeps adapters in float32.
-    each = 4 if settings.use_peft else settings.weight_bytes
-    weights, gradients, optimizer = (
-        float(shape.parameters * settings.weight_bytes),
-        trained * each,
-        2 * trained * each,
-    )
-    if settings.use_peft:
-        weights += trained * each
-    share = 1 / settings.gpus
-    if settings.gpus > 1 and settings.sharding == "ddp":
-        gradients *= 2  # its buckets
-    elif settings.gpus > 1 and settings.sharding == "fsdp":
-        # accelerate keeps what is trained in float32.
-        frozen = shape.parameters * settings.weight_bytes if settings.use_peft else 0
-        weights, gradients, optimizer = (
-            (frozen + 4 * trained) * share,
-            4 * trained * share,
-            8 * trained * share,
-        )
-    elif settings.gpus > 1:
-        # DeepSpeed computes in half precision and keeps float32 weights beside the moments.
-        half = 2 if settings.bf16 else 4
-        weights = half * (shape.parameters + (trained if settings.use_peft else 0))
-        weights *= share if settings.sharding == "zero3" else 1
-        gradients, optimizer = half * trained * share, 12 * trained * share
+    weights, gradients, optimizer = _states(shape, settings)
     colocated = settings.use_vllm and settings.vllm_mode == "colocate" and not settings.vllm_enable_sleep_mode
     return Held(
         weights,
@@ -71,6 +45,28 @@ def held(shape: ModelShape, settings: Settings, machine: Machine) -> Held:
         optimizer,
         machine.memory * settings.vllm_gpu_memory_utilization if colocated else 0.0,
     )
+
+
+def _states(shape: ModelShape, settings: Settings) -> tuple[float, float, float]:
+    """Weights, gradients and AdamW's moments on one device."""
+    trained = float(trained_numbers(shape, settings))
+    frozen = float(shape.parameters if settings.use_peft else 0)
+    if settings.gpus == 1 or settings.sharding == "ddp":
+        each = 4 if settings.use_peft else settings.weight_bytes  # PEFT keeps adapters in float32
+        copies = 2 if settings.gpus > 1 else 1  # ddp has its buckets beside the gradients
+        return frozen * settings.weight_bytes + trained * each, copies * trained * each, 2 * trained * each
+    share = 1 / settings.gpus
+    if settings.sharding == "fsdp":
+        # accelerate keeps what is trained in float32.
+        return (
+            (frozen * settings.weight_bytes + 4 * trained) * share,
+            4 * trained * share,
+            8 * trained * share,
+        )
+    # DeepSpeed computes in half precision and keeps float32 weights beside the moments.
+    each, states = (2, 12) if settings.bf16 else (4, 8)
+    weights = each * (frozen + trained) * (share if settings.sharding == "zero3" else 1)
+    return weights, each * trained * share, states * trained * share
 
 
 def ready_bytes(shape: ModelShape, settings: Settings) -> float:
