@@ -20,8 +20,8 @@ test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow -v
 
 check: $(STAMP)
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/mypy
 
 $(STAMP): requirements.lock pyproject.toml
