@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -226,39 +229,74 @@ def check_same(ranks: list[dict[str, Any]], whole: dict[str, Any]) -> None:
 
 
 LOSS_STAGE = {"credit": "oar-g", "credit_stage": "loss"}
-RUNS = [{"credit": name} for name in STRATEGIES] + [LOSS_STAGE, {"credit": "oar-p", "num_generations": 8}]
+LABELS = {"credit": "oar-g", "credit_gradient": "labels"}
+DDP_RUNS = [{"credit": "oar-p"}, {"credit": "oar-g", "num_generations": 8}, {"credit": "bias"}, LOSS_STAGE]
+# Credit of the loss stage comes from a pass of its own where the model is in pieces.
+FSDP_RUNS = [
+    {"credit": "oar-p", "tied": False},
+    {"credit": "oar-g"},
+    {**LOSS_STAGE, "credit_gradient": "labels"},
+]
+EVERY_RUN = [{"credit": name} for name in STRATEGIES] + [LABELS, {"credit": "oar-p", "credit_m": 0}]
+
+
+def compare(folder: Path, ranks: int, runs: list[dict[str, Any]], fsdp: bool = False) -> None:
+    for run, *found in zip(runs, *run_ranks(on_rank, ranks, folder, ranks, runs, fsdp), strict=True):
+        check_same(found, train(folder / "whole", 1, **run))
 
 
 def test_two_ranks(tmp_path):
-    """Every strategy under DDP; groups of eight span both ranks."""
-    first, second = run_ranks(on_rank, 2, tmp_path, 2, RUNS, False)
-    for run, *ranks in zip(RUNS, first, second, strict=True):
-        check_same(ranks, train(tmp_path / "whole", 1, **run))
+    """Groups of eight span both."""
+    compare(tmp_path, 2, DDP_RUNS)
 
 
-# Expensive strategies first; `uniform` and those that make no pass of their own have nothing to wait for.
-FSDP_RUNS = [
-    {"credit": "oar-p"},
-    {"credit": "oar-g", "tied": False},
-    {"credit": "oar-g", "credit_gradient": "labels", "credit_stage": "loss"},
-    {"credit": "entropy", "tied": False},
-]
+def test_two_ranks_with_a_model_in_pieces(tmp_path):
+    """FSDP2 with one block a unit."""
+    compare(tmp_path, 2, FSDP_RUNS, fsdp=True)
 
 
-def test_two_ranks_with_a_model_in_shards(tmp_path):
-    """FSDP2 with one block a unit. Credit of the loss stage comes from a pass of its own."""
-    first, second = run_ranks(on_rank, 2, tmp_path, 2, FSDP_RUNS, True)
-    for run, *ranks in zip(FSDP_RUNS, first, second, strict=True):
-        check_same(ranks, train(tmp_path / "whole", 1, **run))
+@pytest.mark.slow
+@pytest.mark.parametrize("fsdp", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+def test_every_strategy(tmp_path, fsdp, tied):
+    compare(tmp_path, 2, [{**run, "tied": tied} for run in EVERY_RUN], fsdp)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_four_ranks(tmp_path, fsdp):
     """Groups of four span two ranks each."""
-    runs = [{"credit": "oar-p"}, {"credit": "oar-g"}]
-    for run, *ranks in zip(runs, *run_ranks(on_rank, 4, tmp_path, 4, runs, fsdp), strict=True):
-        check_same(ranks, train(tmp_path / "whole", 1, **run))
+    compare(tmp_path, 4, EVERY_RUN[:2], fsdp)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "launcher", ["accelerate launch --multi_gpu --num_processes 2", "torchrun --nproc_per_node 4"]
+)
+def test_the_command_under_a_launcher(tmp_path, launcher):
+    """Ranks with one prompt sample different completions, and one of them writes."""
+    name, *flags = launcher.split()
+    command = [
+        str(Path(sys.executable).with_name(name)),
+        *flags,
+        "-m",
+        "tokencredit",
+        "train",
+        "--task",
+        "query",
+    ]
+    settings = (
+        "--max_steps 2 --eval_problems 16 --use_cpu true --per_device_train_batch_size 2 --num_generations 4"
+    )
+    command += [*settings.split(), "--output_dir", str(tmp_path / "run"), "--log_completions", "true"]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines if "loss" in json.loads(line)] == [1, 2]
+    tables = sorted((tmp_path / "run" / "completions").glob("*.parquet"))
+    for group in (Dataset.from_parquet(str(tables[0]))[:4]["completion"],):
+        assert len(set(group)) > 1
 
 
 def test_fsdp_1_is_refused(monkeypatch):
