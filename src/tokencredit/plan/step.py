@@ -29,7 +29,6 @@ from tokencredit.plan.work import (
 
 RESERVE = 1e9  # of a GPU's memory: the driver's context
 USABLE = 0.92  # of the rest: the allocator leaves holes
-PACKED_SPEED = 0.9  # of a plain forward pass's, as measured (docs/performance.md)
 LAUNCH = 1e-3  # seconds that a layer takes at least in each of transformers' decoding steps, on a GPU
 
 
@@ -126,7 +125,7 @@ def plan_step(shape: ModelShape, settings: Settings, machine: Machine) -> Plan:
             "attribution",
             attribution,
             attribution_bytes(shape, settings, budget),
-            machine.seconds(attribution.flops) / (1 if in_loss(settings) else PACKED_SPEED),
+            machine.seconds(attribution.flops),
         ),
         part(
             "training",
