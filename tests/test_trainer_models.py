@@ -7,12 +7,15 @@ import dataclasses
 
 import pytest
 import torch
+from datasets import Dataset
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from transformers import GPT2Config, GPT2LMHeadModel
+from trl import GRPOTrainer
 
 from models import gpt2, llama, ragged, rows_of
 from test_graph import check_equal, in_graph, options
+from test_trainer_rows import given
 from test_trl import parameters, prompts, train
 from tokencredit import Rollouts, UsageError, token_importance, token_weights
 from tokencredit.calling import Caller
@@ -146,10 +149,11 @@ def test_layers_in_checkpoint_wrappers(kind, strategy):
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"credit": "oar-p"}, {"credit": "oar-g", "credit_stage": "loss"}])
 def test_a_compiled_policy(tmp_path, settings):
-    plain = train(tmp_path / "a", **settings)
-    compiled = train(tmp_path / "b", torch_compile=True, torch_compile_backend="aot_eager", **settings)
+    plain = train(tmp_path / "a", steps=1, **settings)
+    compiled = train(tmp_path / "b", steps=1, torch_compile=True, torch_compile_backend="eager", **settings)
     torch.testing.assert_close(parameters(compiled), parameters(plain), rtol=1e-4, atol=1e-5)
 
 
@@ -199,6 +203,31 @@ def test_the_losses_log_probabilities_do_not_see_padding(tmp_path):
         run.model, torch.cat([pads, ids], 1), torch.cat([pads, ones], 1), 4
     )[0]
     torch.testing.assert_close(three, none, rtol=1e-5, atol=1e-6)
+
+
+def test_both_stages_count_alike_in_training(tmp_path, monkeypatch):
+    """Prompts of two lengths in a generation: one of them is padded."""
+    given(monkeypatch)
+    seen: list[torch.Tensor] = []
+    original = GRPOTrainer._compute_loss
+
+    def spy(self, model, inputs):
+        loss = original(self, model, inputs)
+        seen.append(inputs["advantages"].clone())
+        return loss
+
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", spy)
+    dataset = Dataset.from_list([{"prompt": "S1 3 ;"}, {"prompt": "S1 1 + 2 + 3 + 4 ;"}] * 4)
+    settings = dict(steps=1, max_completion_length=14, credit_marker="ans", credit_gradient="labels")
+    for stage in ("rollout", "loss"):
+        model = small_gpt2()
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        train(tmp_path / stage, model=model, dataset=dataset, credit_stage=stage, **settings)
+    separate, in_the_loss = seen
+    assert separate.shape == in_the_loss.shape and separate.dim() == 2 and separate.std(1).max() > 0.1
+    torch.testing.assert_close(in_the_loss, separate, rtol=1e-5, atol=1e-5)
 
 
 def test_rows_beyond_the_table_are_refused(tmp_path):
