@@ -20,7 +20,7 @@ def show(name: str, plan: Plan, changes: dict[str, Any], better: Plan) -> None:
     settings = plan.settings
     devices = f"{settings.gpus} device{'s' if settings.gpus > 1 else ''}"
     console.print(
-        f"{name}: {plan.shape.parameters / 1e9:.3g} B parameters, {devices} of {plan.machine.memory / 1e9:.3g} GB, "
+        f"{name}: {_millions(plan.shape.parameters)} parameters, {devices} of {plan.machine.memory / 1e9:.3g} GB, "
         f"{plan.usable / 1e9:.3g} of them usable",
         highlight=False,
         markup=False,
@@ -116,6 +116,10 @@ def statements(plan: Plan, changes: dict[str, Any], better: Plan) -> list[str]:
     end = "then everything fits" if better.fits else "which is still not enough"
     largest = max(part.bytes for part in better.parts) / 1e9
     return [*lines, f"Change to {flags}: {end}, at most {largest:.3g} GB on a device."]
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e9:.3g} B" if count >= 1e9 else f"{count / 1e6:.3g} M"
 
 
 def _value(value: Any) -> str:
