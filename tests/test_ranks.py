@@ -9,6 +9,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from families import with_lora
 from models import bart, llama, ragged
 from processes import run_ranks
 from tokencredit import Options
@@ -91,11 +92,13 @@ def shards(rank: int, folder: Path) -> None:
     """Every setting on a model in pieces and on the whole one, and a training step of both."""
     mesh = init_device_mesh("cpu", (2,))
     results = []
-    for tied in (False, True):
+    for kind in ("plain", "tied", "adapted"):
         whole, sharded = llama(), llama()
         for model in (whole, sharded):
-            if tied:
+            if kind == "tied":
                 model.lm_head.weight = model.model.embed_tokens.weight
+        if kind == "adapted":
+            whole, sharded = (with_lora(model, lora_dropout=0.0).double() for model in (whole, sharded))
         in_units(sharded, mesh=mesh)
         for name, options in SETTINGS:
             rollouts = ragged().select(torch.tensor(SHARES[0][rank]))
@@ -111,8 +114,8 @@ def shards(rank: int, folder: Path) -> None:
         for loss in losses:
             loss.backward()
         results.append([(loss.detach(),) for loss in losses])
-        results.append([[p.grad for p in whole.parameters()] for _ in range(2)])
-        results[-1][0] = [p.grad.full_tensor() for p in sharded.parameters()]
+        trained = [[p.grad for p in model.parameters() if p.requires_grad] for model in (sharded, whole)]
+        results.append([[gradient.full_tensor() for gradient in trained[0]], trained[1]])
     torch.save(results, folder / f"{rank}.pt")
 
 
@@ -136,12 +139,13 @@ def half_precision(rank: int, folder: Path) -> None:
 
 def in_units(model, **settings) -> None:
     """FSDP2 with one block a unit, and embedding, last norm and head as accelerate groups them."""
-    for layer in model.model.layers:
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    for layer in base.model.layers:
         fully_shard(layer, **settings)
-    tied = model.lm_head.weight is model.model.embed_tokens.weight
+    tied = base.lm_head.weight is base.model.embed_tokens.weight
     if not tied:
-        fully_shard(model.model.embed_tokens, **settings)
-    last = [model.model.norm, *([model.model.embed_tokens] if tied else []), model.lm_head]
+        fully_shard(base.model.embed_tokens, **settings)
+    last = [base.model.norm, *([base.model.embed_tokens] if tied else []), base.lm_head]
     fully_shard(last, reshard_after_forward=False, **settings)
     fully_shard(model, **settings)
 
