@@ -42,6 +42,7 @@ APPROXIMATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 FIDELITY_TOKENS = 256
 GROUP = [64, 96, 128, 160]
 FLAT = (64, 512)
+BUDGETS = (None, 2048)
 
 
 def exact(model: Any, rollouts: Rollouts, m: int = 0) -> Tensor:
@@ -133,17 +134,22 @@ def gradient_cost(model: Any, tokenizer: Any, repeats: int) -> dict[str, Any]:
     }
 
 
-def memory_growth(model: Any, tokenizer: Any) -> dict[str, Any]:
-    """Peak memory of exact OAR-P at few and at many reasoning tokens, with the same budget."""
+def memory_growth(model: Any, tokenizer: Any, budget: int | None) -> dict[str, Any]:
+    """Peak memory of exact OAR-P at few and at many reasoning tokens, with one token budget."""
+    policy = Policy(model, budget)
+    options = Options(outcome="last", pad_token_id=0)
     peaks = {}
-    exact(model, sample(model, tokenizer, [FLAT[0]]))  # what is allocated once a model doesn't count
-    for reasoning in FLAT:
+    for reasoning in (FLAT[0], *FLAT):  # the first as a trial: what is allocated once a model doesn't count
         rollouts = sample(model, tokenizer, [reasoning])
-        peaks[reasoning] = peak_memory(lambda rollouts=rollouts: exact(model, rollouts))
+        peaks[reasoning] = peak_memory(
+            lambda rollouts=rollouts: assign(get_strategy("oar-p"), policy, rollouts, options)
+        )
     few, many = peaks.values()
-    return {f"R_=_{n}_MB": value for n, value in peaks.items()} | {
-        "growth": many / few if few and many else None
-    }
+    return (
+        {"budget": str(budget or "found")}
+        | {f"R = {n}, MB": value for n, value in peaks.items()}
+        | {"growth": many / few if few and many else None}
+    )
 
 
 def near(model: Any, tokenizer: Any, reasoning: int) -> list[dict[str, Any]]:
@@ -169,7 +175,7 @@ def near(model: Any, tokenizer: Any, reasoning: int) -> list[dict[str, Any]]:
 PARTS: dict[str, tuple[str, Callable[[Any, Any, argparse.Namespace], list[dict[str, Any]]]]] = {
     "memory": (  # first, as what later parts leave in the heap would count
         "peak memory of exact OAR-P",
-        lambda model, tokenizer, _: [memory_growth(model, tokenizer)],
+        lambda model, tokenizer, _: [memory_growth(model, tokenizer, budget) for budget in BUDGETS],
     ),
     "oar_p": (
         "exact OAR-P, one completion",
