@@ -129,6 +129,28 @@ def test_what_can_be_mended(cli, qwen, flags, says):
     assert says in outcome.error
 
 
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"num_hidden_layers": 2_000_000}, "num_hidden_layers 2000000; a plan takes at most 10000"),
+        ({"num_hidden_layers": 0}, "no num_hidden_layers"),
+        ({"vocab_size": -5}, "no vocab_size"),
+        ({"hidden_size": 65}, "hidden_size 65, which is no multiple of its num_attention_heads 4"),
+        (
+            {"num_key_value_heads": 3},
+            "num_attention_heads 4, which is no multiple of its num_key_value_heads 3",
+        ),
+    ],
+)
+def test_sizes_that_no_model_has(cli, tmp_path, changed, says):
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps({"model_type": "qwen2", **sizes, **changed}))
+    outcome = cli("plan", "--model", path, "--memory", "80")
+    assert outcome.code == 2
+    assert says in outcome.error
+
+
 def test_the_documentation_names_every_flag():
     section = DOCS.read_text().split("\n## plan\n")[1].split("\n## ")[0].splitlines()
     for action in command.build_parser()._actions:

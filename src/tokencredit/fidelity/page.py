@@ -102,12 +102,13 @@ def check_folder(folder: Path, *, overwrite: bool) -> None:
     """Refuses a folder that a measurement cannot go to, whatever its settings.
 
     Raises:
-        UsageError: it is a file, or holds a training run or, without `overwrite`, a finished measurement.
+        UsageError: it is a file, or holds a training run, a comparison or, without `overwrite`, a finished measurement.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--out {folder} is a file; name a folder")
-    if (folder / "run.json").exists():
-        raise UsageError(f"--out {folder} holds a training run; name another folder")
+    for name, what in (("run.json", "training run"), ("plan.json", "comparison")):
+        if (folder / name).exists():
+            raise UsageError(f"--out {folder} holds a {what}; name another folder")
     if (folder / NUMBERS).exists() and not overwrite:
         raise UsageError(f"--out {folder} holds a measurement; name another folder or give --overwrite")
 

@@ -12,6 +12,8 @@ from torch import nn
 
 from tokencredit.errors import UsageError
 
+MOST_LAYERS = 10_000
+
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -79,6 +81,7 @@ def shape_of(config: Any) -> ModelShape:
         UsageError: transformers can't build it, or the config doesn't say how wide its layers are.
     """
     text = config.get_text_config()
+    _check_sizes(text)
     try:
         model = _on_meta(text)
     except Exception as error:  # building raises anything where a config is not a language model's
@@ -107,6 +110,19 @@ def shape_of(config: Any) -> ModelShape:
         layer=_largest_layer(model),
         linears=_linears(model, head),
     )
+
+
+def _check_sizes(config: Any) -> None:
+    """What building would take for ever, or let pass, or say in words of its own."""
+    layers, heads = _number(config, "num_hidden_layers"), _number(config, "num_attention_heads")
+    if layers > MOST_LAYERS:
+        raise UsageError(f"the config has num_hidden_layers {layers}; a plan takes at most {MOST_LAYERS}")
+    _number(config, "vocab_size")
+    for name, size in (("hidden_size", _number(config, "hidden_size")), ("num_attention_heads", heads)):
+        parts = {"hidden_size": "num_attention_heads", "num_attention_heads": "num_key_value_heads"}[name]
+        count = getattr(config, parts, None) or 1
+        if size % count and not (name == "hidden_size" and getattr(config, "head_dim", None)):
+            raise UsageError(f"the config has {name} {size}, which is no multiple of its {parts} {count}")
 
 
 def _on_meta(config: Any) -> Any:
