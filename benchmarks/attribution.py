@@ -1,6 +1,6 @@
 """What attribution costs and how near its approximations come, against the published form.
 
-    python benchmarks/attribution.py [--model smollm2|tiny|DIR] [--reasoning 64 128] [--repeats 3]
+    python benchmarks/attribution.py [--model smollm2|tiny|DIR] [--reasoning 64 128] [--repeats 3] [--pad ID]
         [--parts memory oar_p sparse oar_g agreement] [--json FILE]
 
 Everything runs in turn in this one process, on one thread; processor seconds are medians, peak memory is the growth of
@@ -28,9 +28,9 @@ from tokencredit.fidelity import agreement
 from tokencredit.policy import Policy
 
 APPROXIMATIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "sparse oar-p, m = 4": ("oar-p", {"outcome": "last", "m": 4, "pad_token_id": 0}),
-    "sparse oar-p, m = 8": ("oar-p", {"outcome": "last", "m": 8, "pad_token_id": 0}),
-    "sparse oar-p, m = 16": ("oar-p", {"outcome": "last", "m": 16, "pad_token_id": 0}),
+    "sparse oar-p, m = 4": ("oar-p", {"outcome": "last", "m": 4}),
+    "sparse oar-p, m = 8": ("oar-p", {"outcome": "last", "m": 8}),
+    "sparse oar-p, m = 16": ("oar-p", {"outcome": "last", "m": 16}),
     "oar-g, 1 draw": ("oar-g", {"outcome": "last", "gradient": "noise"}),
     "oar-g, 4 draws": ("oar-g", {"outcome": "last", "gradient": "noise", "draws": 4}),
     "oar-g, 1 label": ("oar-g", {"outcome": "last", "gradient": "labels", "labels": 1}),
@@ -45,11 +45,11 @@ FLAT = (64, 512)
 BUDGETS = (None, 2048)
 
 
-def exact(model: Any, rollouts: Rollouts, m: int = 0) -> Tensor:
-    return token_importance(model, rollouts, "oar-p", outcome="last", pad_token_id=0, m=m)
+def exact(model: Any, rollouts: Rollouts, pad: int, m: int = 0) -> Tensor:
+    return token_importance(model, rollouts, "oar-p", outcome="last", pad_token_id=pad, m=m)
 
 
-def perturbation_cost(model: Any, tokenizer: Any, reasoning: int, repeats: int) -> dict[str, Any]:
+def perturbation_cost(model: Any, tokenizer: Any, pad: int, reasoning: int, repeats: int) -> dict[str, Any]:
     """Exact OAR-P against the published form and against plain prefill of as many tokens."""
     rollouts = sample(model, tokenizer, [reasoning])
     read = int(rollouts.answer_mask[0].long().argmax())
@@ -64,15 +64,15 @@ def perturbation_cost(model: Any, tokenizer: Any, reasoning: int, repeats: int) 
             model(batch, use_cache=False, logits_to_keep=1)
 
     def plain() -> Tensor:
-        return published.oar_p(model, rollouts, pad=0)
+        return published.oar_p(model, rollouts, pad)
 
-    reference, found = plain(), exact(model, rollouts)[0].double()
-    ours = peak_memory(lambda: exact(model, rollouts))
+    reference, found = plain(), exact(model, rollouts, pad)[0].double()
+    ours = peak_memory(lambda: exact(model, rollouts, pad))
     theirs = peak_memory(plain)
     seconds = alternate(
-        {"prefill": prefill, "exact": lambda: exact(model, rollouts), "published": plain}, repeats
+        {"prefill": prefill, "exact": lambda: exact(model, rollouts, pad), "published": plain}, repeats
     )
-    true = published.oar_p(copy.deepcopy(model).double(), rollouts, pad=0, at_once=8)
+    true = published.oar_p(copy.deepcopy(model).double(), rollouts, pad, at_once=8)
     speed = copies * length / seconds["prefill"]
     return {
         "R": reasoning,
@@ -95,10 +95,10 @@ def _largest(difference: Tensor, of: Tensor) -> float:
     return float(difference.abs().max() / of.max())
 
 
-def sparse_cost(model: Any, tokenizer: Any, reasoning: int, repeats: int) -> dict[str, Any]:
+def sparse_cost(model: Any, tokenizer: Any, pad: int, reasoning: int, repeats: int) -> dict[str, Any]:
     """Sparse OAR-P against exact OAR-P."""
     rollouts = sample(model, tokenizer, [reasoning])
-    runs = {f"m = {m}": lambda m=m: exact(model, rollouts, m) for m in (0, 4, 8, 16)}
+    runs = {f"m = {m}": lambda m=m: exact(model, rollouts, pad, m) for m in (0, 4, 8, 16)}
     seconds = alternate(runs, repeats)
     share = {
         f"{name}_of_exact": value / seconds["m = 0"] for name, value in seconds.items() if name != "m = 0"
@@ -134,10 +134,10 @@ def gradient_cost(model: Any, tokenizer: Any, repeats: int) -> dict[str, Any]:
     }
 
 
-def memory_growth(model: Any, tokenizer: Any, budget: int | None) -> dict[str, Any]:
+def memory_growth(model: Any, tokenizer: Any, pad: int, budget: int | None) -> dict[str, Any]:
     """Peak memory of exact OAR-P at few and at many reasoning tokens, with one token budget."""
     policy = Policy(model, budget)
-    options = Options(outcome="last", pad_token_id=0)
+    options = Options(outcome="last", pad_token_id=pad)
     peaks = {}
     for reasoning in (FLAT[0], *FLAT):  # the first as a trial: what is allocated once a model doesn't count
         rollouts = sample(model, tokenizer, [reasoning])
@@ -152,18 +152,18 @@ def memory_growth(model: Any, tokenizer: Any, budget: int | None) -> dict[str, A
     )
 
 
-def near(model: Any, tokenizer: Any, reasoning: int) -> list[dict[str, Any]]:
+def near(model: Any, tokenizer: Any, pad: int, reasoning: int) -> list[dict[str, Any]]:
     """How near each approximation and baseline comes to exact OAR-P, before and after the gate: means over prompts."""
     count = 1 if tokenizer is None else len(QUESTIONS)
     found: dict[str, list[dict[str, float | None]]] = {name: [] for name in APPROXIMATIONS}
     policy = Policy(model)
 
     def credit(rollouts: Rollouts, strategy: str, options: dict[str, Any]) -> TokenCredit:
-        return assign(get_strategy(strategy), policy, rollouts, Options(**options))
+        return assign(get_strategy(strategy), policy, rollouts, Options(**options, pad_token_id=pad))
 
     for question in range(count):
         rollouts = sample(model, tokenizer, [reasoning], question)
-        truth = credit(rollouts, "oar-p", {"outcome": "last", "pad_token_id": 0})
+        truth = credit(rollouts, "oar-p", {"outcome": "last"})
         for name, (strategy, options) in APPROXIMATIONS.items():
             found[name] += agreement(credit(rollouts, strategy, options), truth, rollouts.reasoning_mask)
     return [
@@ -175,15 +175,17 @@ def near(model: Any, tokenizer: Any, reasoning: int) -> list[dict[str, Any]]:
 PARTS: dict[str, tuple[str, Callable[[Any, Any, argparse.Namespace], list[dict[str, Any]]]]] = {
     "memory": (  # first, as what later parts leave in the heap would count
         "peak memory of exact OAR-P",
-        lambda model, tokenizer, _: [memory_growth(model, tokenizer, budget) for budget in BUDGETS],
+        lambda model, tokenizer, a: [memory_growth(model, tokenizer, a.pad, budget) for budget in BUDGETS],
     ),
     "oar_p": (
         "exact OAR-P, one completion",
-        lambda model, tokenizer, a: [perturbation_cost(model, tokenizer, r, a.repeats) for r in a.reasoning],
+        lambda model, tokenizer, a: [
+            perturbation_cost(model, tokenizer, a.pad, r, a.repeats) for r in a.reasoning
+        ],
     ),
     "sparse": (
         "time of sparse OAR-P, one completion",
-        lambda model, tokenizer, a: [sparse_cost(model, tokenizer, FIDELITY_TOKENS, a.repeats)],
+        lambda model, tokenizer, a: [sparse_cost(model, tokenizer, a.pad, FIDELITY_TOKENS, a.repeats)],
     ),
     "oar_g": (
         "OAR-G, a group of completions of one prompt",
@@ -191,7 +193,7 @@ PARTS: dict[str, tuple[str, Callable[[Any, Any, argparse.Namespace], list[dict[s
     ),
     "agreement": (
         f"agreement with exact OAR-P at R = {FIDELITY_TOKENS}",
-        lambda model, tokenizer, _: near(model, tokenizer, FIDELITY_TOKENS),
+        lambda model, tokenizer, a: near(model, tokenizer, a.pad, FIDELITY_TOKENS),
     ),
 }
 
@@ -204,6 +206,9 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=3, help="runs of each, medians are reported")
     parser.add_argument(
+        "--pad", type=int, help="token that OAR-P puts in (default: the model's own pad token)"
+    )
+    parser.add_argument(
         "--parts", nargs="+", default=list(PARTS), choices=list(PARTS), help="what to measure (default: all)"
     )
     parser.add_argument("--json", type=Path, help="also write the figures there")
@@ -211,7 +216,9 @@ def main() -> None:
     torch.set_num_threads(1)
     console = Console()
     model, tokenizer = load(arguments.model)
-    figures: dict[str, Any] = machine(model, arguments.model)
+    if arguments.pad is None:
+        arguments.pad = 0 if tokenizer is None else tokenizer.pad_token_id
+    figures: dict[str, Any] = machine(model, arguments.model) | {"pad": arguments.pad}
     console.print(figures)
     for part in arguments.parts:
         title, measure = PARTS[part]
