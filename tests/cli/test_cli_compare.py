@@ -175,6 +175,7 @@ def test_a_second_call_with_other_settings(cli, processes, flags, message):
         (("--held_out", "x.jsonl"), "a task has held-out problems of its own"),
         (("--warm_starts", "a,b", "--model_name_or_path", "m"), "not both"),
         (("--warm_starts", 2, "--model_name_or_path", "m"), "name their folders instead"),
+        (("--warm_starts", "query,./nowhere"), "./nowhere"),
         (("--launcher", "slurm"), "invalid choice: 'slurm'"),
     ],
 )

@@ -35,6 +35,7 @@ def run(argv: list[str]) -> int:
     asked = {"arms": comparison.arms, "seeds": own.seeds}
     before = read_plan(comparison.directory)
     plan = next_plan(before, comparison.directory, comparison.settings, comparison.warm_starts, asked)
+    comparison.check_policies()
     launcher = _launcher(own, comparison.environment(own.jobs))
     with only_call(comparison.directory) as lock:
         write_plan(comparison.directory, plan)

@@ -84,6 +84,20 @@ class Comparison:
 
         return all_keys(self.arms, len(self.warm_starts), self.seeds)
 
+    def check_policies(self) -> None:
+        """Every policy that was named can be found.
+
+        Raises:
+            UsageError: one cannot, by its name.
+        """
+        from tokencredit.cli.models import load_config
+
+        folder, trusts = self.directory / WARM_STARTS, self.train.training.trust_remote_code
+        for policy in self.warm_starts:
+            ours = policy == self.task or made_seed(policy, folder, self.task) is not None
+            if not ours and not (Path(policy) / "adapter_config.json").is_file():
+                load_config(policy, revision=self.train.model.model_revision, trust_remote_code=trusts)
+
     def policies(self) -> list[WarmStart]:
         """Every warm start, with how to make and measure it."""
         from tokencredit.compare.runs import WarmStart
