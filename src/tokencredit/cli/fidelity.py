@@ -179,8 +179,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     for name in ("completions", "generations", "draws", "batch_size"):
         if getattr(arguments, name) < 1:
             raise UsageError(f"--{name} must be at least 1, not {getattr(arguments, name)}")
-    if arguments.records < 0 or arguments.seed < 0:
-        raise UsageError("--records and --seed must not be negative")
+    for name in ("records", "seed"):
+        if getattr(arguments, name) < 0:
+            raise UsageError(f"--{name} must not be negative, but is {getattr(arguments, name)}")
     if arguments.max_new_tokens is not None and arguments.max_new_tokens < 1:
         raise UsageError(f"--max_new_tokens must be at least 1, not {arguments.max_new_tokens}")
     if not 0 <= arguments.temperature < float("inf"):
