@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokencredit import Rollouts, group_advantages, token_weights
+from tokencredit import STRATEGIES, Rollouts, group_advantages, token_weights
 from tokencredit.grounding import ground
 from tokencredit.tasks import Task, accuracy, get_task
 
@@ -157,7 +157,9 @@ def run(settings: Settings) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="GRPO with token credit, in a loop of one's own.")
-    parser.add_argument("--credit", default=Settings.credit, help="a strategy; uniform is plain GRPO")
+    parser.add_argument(
+        "--credit", default=Settings.credit, choices=STRATEGIES, help="a strategy; uniform is plain GRPO"
+    )
     parser.add_argument("--steps", type=int, default=Settings.steps)
     parser.add_argument("--seed", type=int, default=Settings.seed)
     arguments = parser.parse_args()

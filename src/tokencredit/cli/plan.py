@@ -24,7 +24,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
     },
     "gpus": {"help": "devices to train on (default: 1)", "type": int, "default": 1},
     "memory": {
-        "help": "of one device, in GB of 10^9 bytes",
+        "help": "of one device, in GB of 10^9 bytes; has to be given",
         "type": float,
         "required": True,
         "metavar": "GB",
