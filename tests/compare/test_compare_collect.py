@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fake_runs import write_run
 
-from tokencredit.compare.collect import clock_of, on_common_steps, read_finished
+from tokencredit.compare.collect import Finished, clock_of, on_common_steps, read_finished
 from tokencredit.compare.runs import RunKey
 
 START = {(0, "sampled"): 0.4, (0, "greedy"): 0.2}
@@ -23,7 +23,7 @@ def test_finished_runs_alone_are_read(tmp_path: Path):
     assert run.curves["sampled"] == [(0, 0.4), (2, 0.5), (4, 0.6)]
     assert run.curves["greedy"] == [(0, 0.2), (2, 0.3), (4, 0.4)]
     assert run.metric("reward") == {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4}
-    assert run.clock[-1] == (4.0, 8.0)
+    assert clock_of([run])[-1] == (4.0, 8.0)
     assert run.seconds["total"] == 2.0
 
 
@@ -47,7 +47,17 @@ def test_the_clock_by_hand():
         {"step": 3, "step_time": 3.0},
         {"step": 4, "step_time": 1.0},
     ]
-    assert clock_of(lines) == [(0, 0), (1, 2), (3, 8), (4, 9)]
+    assert clock_of([Finished(KEYS[0], {}, lines)]) == [(0, 0), (1, 2), (3, 8), (4, 9)]
+
+
+def test_a_clock_is_not_slowed_by_what_ran_beside_one_of_the_runs():
+    """Steps of 1 s and 2 s, in a third run of 9 s."""
+    times = [[1.0, 2.0], [1.0, 2.0], [9.0, 9.0]]
+    runs = [
+        Finished(KEYS[0], {}, [{"step": step, "step_time": time} for step, time in enumerate(each, start=1)])
+        for each in times
+    ]
+    assert clock_of(runs) == [(0, 0), (1, 1), (2, 3)]
 
 
 def test_a_stop_leaves_a_measurement_that_others_do_not_have(tmp_path: Path):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tokencredit.compare.runs import HELD_OUT, TEMPERATURES, RunKey, is_trained, measured
@@ -22,14 +23,12 @@ class Finished:
         key: which one.
         curves: held-out accuracy as (step, share), by the way of answering; empty without held-out problems.
         metrics: of each logged step, in order.
-        clock: (step, seconds of training since the start); measuring held-out problems takes none of them.
         seconds: a step, by part, as the run's summary has them.
     """
 
     key: RunKey
     curves: Mapping[str, Curve]
     metrics: Sequence[Mapping[str, Any]]
-    clock: Curve
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def metric(self, name: str) -> dict[int, float]:
@@ -65,7 +64,6 @@ def read_finished(
                 key,
                 {way: _curve(accuracies, way) for way in TEMPERATURES} if accuracies else {},
                 metrics,
-                clock_of(metrics),
                 summary.get("seconds_per_step", {}),
             )
         )
@@ -76,16 +74,19 @@ def _curve(accuracies: Mapping[tuple[int, str], float], way: str) -> Curve:
     return sorted((step, value) for (step, each), value in accuracies.items() if each == way)
 
 
-def clock_of(metrics: Sequence[Mapping[str, Any]]) -> Curve:
-    """Seconds of training by step, from the start at (0, 0): each line's `step_time` counts for its steps.
+def clock_of(runs: Sequence[Finished]) -> Curve:
+    """Seconds of training by step, from the start at (0, 0), as one arm's runs took them; measuring takes none of them.
 
-    Steps that were not logged took as long as those of the next line.
+    A step counts with the median over the runs of their `step_time`: what else the machine did beside one of them is
+    not the arm's. Steps that were not logged took as long as those of the next line.
     """
-    clock = [(0.0, 0.0)]
-    for line in metrics:
-        step, seconds = float(line["step"]), line.get("step_time")
-        if seconds is not None and step > clock[-1][0]:
-            clock.append((step, clock[-1][1] + (step - clock[-1][0]) * float(seconds)))
+    times: dict[int, list[float]] = {}
+    for run in runs:
+        for step, seconds in run.metric("step_time").items():
+            times.setdefault(step, []).append(seconds)
+    clock: list[tuple[float, float]] = [(0.0, 0.0)]
+    for step in sorted(times):
+        clock.append((step, clock[-1][1] + (step - clock[-1][0]) * median(times[step])))
     return clock
 
 

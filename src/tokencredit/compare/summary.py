@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from tokencredit.compare import statistics
-from tokencredit.compare.collect import Finished, on_common_steps
+from tokencredit.compare.collect import Finished, clock_of, on_common_steps
 from tokencredit.compare.runs import TEMPERATURES, RunKey
+from tokencredit.compare.statistics import Curve
 from tokencredit.compare.verdict import LEVEL, in_words
 
 WAYS = {"sampled": "temperature 1", "greedy": "greedy"}
@@ -83,7 +84,7 @@ def measures(runs: Sequence[Finished], arms: Sequence[str]) -> dict[str, Measure
     if all(run.curves for run in runs):
         common = {way: on_common_steps(runs, way) for way in TEMPERATURES}
         seconds = equal_seconds(runs, arms)
-        clocks = {run.key: run.clock for run in runs}
+        clocks = clocks_of(runs, arms)
         for way, label in WAYS.items():
             held = common[way].items()
             steps = max((curve[-1][0] for _, curve in held), default=0)
@@ -91,7 +92,7 @@ def measures(runs: Sequence[Finished], arms: Sequence[str]) -> dict[str, Measure
             found.append(Measure(f"final_{way}", f"after {steps:.0f} steps, {label}", finals))
             averages = {key: statistics.curve_average(curve) for key, curve in held}
             found.append(Measure(f"average_{way}", f"average over {steps:.0f} steps, {label}", averages))
-            at_time = {key: statistics.value_at_time(c, clocks[key], seconds) for key, c in held}
+            at_time = {key: statistics.value_at_time(c, clocks[key.arm], seconds) for key, c in held}
             found.append(Measure(f"equal_time_{way}", f"after {seconds:.0f} s, {label}", at_time))
     rewards = {run.key: list(run.metric(REWARD).values()) for run in runs}
     if all(rewards.values()):
@@ -107,10 +108,14 @@ def measures(runs: Sequence[Finished], arms: Sequence[str]) -> dict[str, Measure
     return {measure.name: measure for measure in found}
 
 
+def clocks_of(runs: Sequence[Finished], arms: Sequence[str]) -> dict[str, Curve]:
+    """Each arm's clock, see `clock_of`, for the arms with runs."""
+    return {arm: clock_of(own) for arm in arms if (own := [run for run in runs if run.key.arm == arm])}
+
+
 def equal_seconds(runs: Sequence[Finished], arms: Sequence[str]) -> float:
-    """When the fastest arm had finished: the mean training time of its runs."""
-    totals = [[run.clock[-1][1] for run in runs if run.key.arm == arm] for arm in arms]
-    return min((_mean(each) for each in totals if each), default=0.0)
+    """When the fastest arm had finished."""
+    return min((clock[-1][1] for clock in clocks_of(runs, arms).values()), default=0.0)
 
 
 def _compared(measure: Measure, arms: Sequence[str]) -> dict[str, Any]:
