@@ -133,13 +133,13 @@ class PackedRows:
         return sum(len(plan.ids) for plan in plans)
 
     def clean(self, batch: Batch) -> Clean:
-        prompts, completions = _segments(batch)
+        prompts, completions = row_segments(batch)
         return self._clean(batch, prompts, completions)
 
     def changed(
         self, batch: Batch, edits: Edits, m: int, budget: Budget
     ) -> Iterator[tuple[Tensor, Outcome, Outcome]]:
-        prompts, completions = _segments(batch, keep=True, influence=m > 0)
+        prompts, completions = row_segments(batch, keep=True, influence=m > 0)
         clean = self._clean(batch, prompts, completions).outcome
         segments = _sparse_edits(batch, edits, completions, m) if m else _exact_edits(edits, completions)
         # Suffixes of equal shape share one attention call, so they go into the same pass.
@@ -147,7 +147,7 @@ class PackedRows:
         order = sorted(range(len(segments)), key=lambda n: _shape(segments[n], row_of[n]))
         limit = budget.reads(batch.read_mask.shape[1], self.caller.vocabulary)
         # Kept keys and values take their part of the budget, so that longer rows don't take more memory.
-        kept = sum(segment.size for segment in [*_distinct(prompts), *completions])
+        kept = sum(segment.size for segment in [*distinct(prompts), *completions])
         tokens = max(budget.tokens - kept, budget.tokens // 2)
         for run in self.ranks.in_step(parts([segments[n].size for n in order], tokens, limit)):
             if run is None:
@@ -162,10 +162,10 @@ class PackedRows:
 
     def differentiable(self, batch: Batch, clean: Clean | None, noise: Tensor | None) -> tuple[Outcome, Leaf]:
         if clean is None:
-            prompts, completions = _segments(batch)
+            prompts, completions = row_segments(batch)
             with torch.no_grad():
                 self.caller.packed(
-                    _distinct(prompts),
+                    distinct(prompts),
                     torch.zeros(1, dtype=torch.long, device=batch.ids.device),
                 )
         else:
@@ -182,7 +182,7 @@ class PackedRows:
 
     def _clean(self, batch: Batch, prompts: list[Segment], completions: list[Segment]) -> Clean:
         """One pass over prompts and completions; positions read may lie in either."""
-        run = [*_distinct(prompts), *_distinct(completions)]
+        run = [*distinct(prompts), *distinct(completions)]
         begins, place = {}, 0
         for segment in run:
             begins[id(segment)] = place
@@ -225,7 +225,7 @@ def _outcome(found: Tensor, mask: Tensor, targets: Tensor) -> Outcome:
     return Outcome(logits, mask, targets)
 
 
-def _segments(
+def row_segments(
     batch: Batch, keep: bool = False, influence: bool = False
 ) -> tuple[list[Segment], list[Segment]]:
     """The prompt and the completion of each row; rows with equal prompts share theirs, which keep keys and values."""
@@ -243,7 +243,7 @@ def _segments(
     return of_rows, completions
 
 
-def _distinct(segments: Sequence[Segment]) -> list[Segment]:
+def distinct(segments: Sequence[Segment]) -> list[Segment]:
     """Each segment once, without empty ones: attention takes none, and nothing reads them."""
     return list({id(segment): segment for segment in segments if segment.size}.values())
 

@@ -34,7 +34,8 @@ class Rollouts:
         advantages, rewards: (B,), the sequence advantages and rewards, if known.
         groups: (B,) integers, equal for completions of the same prompt.
         gold_ids: (B, L) ids of the right answers, padded with -1.
-        steps: (B, T) integers, the reasoning step of each token, -1 outside.
+        ask_ids: (B, L) ids of a short text that asks for the answer early, after any step, padded with -1.
+        steps: (B, T) integers, the reasoning step of each token, counted from 0; -1 outside.
         texts: the B completions as text.
         old_logps, sampling_logps: (B, T) log-probabilities in nats under the policy before the update and
             under the sampler.
@@ -54,6 +55,7 @@ class Rollouts:
     rewards: Tensor | None = None
     groups: Tensor | None = None
     gold_ids: Tensor | None = None
+    ask_ids: Tensor | None = None
     steps: Tensor | None = None
     texts: list[str] | None = None
     old_logps: Tensor | None = None
@@ -102,6 +104,14 @@ class Rollouts:
             vector = getattr(self, name)
             if vector is not None and tuple(vector.shape) != (rows,):
                 raise UsageError(f"{name} must have one entry a row, ({rows},), not {tuple(vector.shape)}")
+        for name in ("gold_ids", "ask_ids"):
+            ids = getattr(self, name)
+            if ids is not None and (ids.dim() != 2 or ids.shape[0] != rows):
+                raise UsageError(f"{name} must be ({rows}, L), not {tuple(ids.shape)}")
+        if self.steps is not None and self.steps.shape != self.completion_ids.shape:
+            raise UsageError(
+                f"steps must be {tuple(self.completion_ids.shape)}, not {tuple(self.steps.shape)}"
+            )
         if (self.probe_ids is None) != (self.probe_mask is None):
             raise UsageError("probe_ids and probe_mask go together")
         for probe in (self.probe_ids, self.probe_mask):
