@@ -80,7 +80,9 @@ class OARConfig(GRPOConfig):
     )
     credit_marker: str | None = field(
         default=None,
-        metadata={"help": "The task's own answer marker, such as ans. Default: boxed, ####, ..."},
+        metadata={
+            "help": "What the answer comes after, for the reward accuracy too. Default: boxed, ####, ..."
+        },
     )
     credit_token_budget: int | None = field(
         default=None,

@@ -53,6 +53,13 @@ def test_templates_that_open_no_think_block(tokenizer):
     assert rewarded(tokenizer, UNFINISHED) == 1.0
 
 
+def test_the_marker_that_credit_reads_is_the_one_that_is_judged(tokenizer):
+    tokenizer.chat_template = None
+    assert rewarded(tokenizer, "2 + 3 = 5") == 0.0
+    assert rewarded(tokenizer, "2 + 3 = 5", "--credit_marker", "=") == 1.0
+    assert rewarded(tokenizer, "\\boxed{5}", "--credit_marker", "=") == 0.0
+
+
 def test_completions_whose_thinking_is_already_taken_out(tokenizer):
     tokenizer.response_template = {"fields": {}}
     assert rewarded(tokenizer, "\\boxed{5}") == 1.0

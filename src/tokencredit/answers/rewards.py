@@ -31,20 +31,26 @@ def accuracy_reward(completions: Sequence[Any], answer: Sequence[Any], **kwargs:
     return accuracy_reward_for()(completions, answer, **kwargs)
 
 
-def accuracy_reward_for(thinking: bool = False, no_answer: float | None = 0.0) -> Reward:
+def accuracy_reward_for(
+    thinking: bool = False, no_answer: float | None = 0.0, marker: str | None = None
+) -> Reward:
     """`accuracy_reward` as configured.
 
     Args:
         thinking: whether the chat template's generation prompt opens a think block (`template_opens_thinking`).
             Prompts of chat messages do not show what the template puts after them; plain prompts speak for themselves.
         no_answer: what a completion without an answer gets; None leaves it out of the group, as TRL does with None.
+        marker: the word or sign before the answer; by default boxes, #### and the like are recognised.
     """
-    return _named("accuracy_reward", lambda *args, **kwargs: _accuracy(thinking, no_answer, *args, **kwargs))
+    return _named(
+        "accuracy_reward", lambda *args, **kwargs: _accuracy(thinking, no_answer, marker, *args, **kwargs)
+    )
 
 
 def _accuracy(
     by_template: bool,
     no_answer: float | None,
+    marker: str | None,
     completions: Sequence[Any],
     answer: Sequence[Any],
     prompts: Sequence[Any] | None = None,
@@ -55,7 +61,8 @@ def _accuracy(
         if gold is None or check_gold(str(gold)) is not None:
             return None
         thinking = opens_thinking(prompt) if isinstance(prompt, str) else by_template
-        found = verify(content_of(completion), str(gold), thinking=thinking, tolerance=allowed).verdict
+        text = content_of(completion)
+        found = verify(text, str(gold), marker=marker, thinking=thinking, tolerance=allowed).verdict
         return no_answer if found == "no-answer" else float(found == "right")
 
     count = len(completions)

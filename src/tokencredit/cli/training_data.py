@@ -36,8 +36,8 @@ def reward_functions(arguments: TrainArguments) -> list[Any]:
 def bound_rewards(rewards: list[Any], arguments: TrainArguments, tokenizer: Any) -> list[Any]:
     """The rewards with our own in place of their names; by default whether the answer is right.
 
-    By the task's rules or by ours: text in an unfinished think block is no answer, also where the chat template opened
-    the block.
+    By the task's rules or by ours: the answer comes after `credit_marker`, where that is set, and text in an
+    unfinished think block is no answer, also where the chat template opened the block.
     """
     from tokencredit.answers import accuracy_reward_for, format_reward_for, template_opens_thinking
 
@@ -45,7 +45,9 @@ def bound_rewards(rewards: list[Any], arguments: TrainArguments, tokenizer: Any)
     thinking = template_opens_thinking(tokenizer, **settings)  # type: ignore[arg-type]
     without = None if arguments.run.no_answer == "none" else 0.0
     own = {
-        "accuracy": get_task(task).reward if task else accuracy_reward_for(thinking, without),
+        "accuracy": get_task(task).reward
+        if task
+        else accuracy_reward_for(thinking, without, arguments.training.credit_marker),
         "format": format_reward_for(thinking),
     }
     return [
