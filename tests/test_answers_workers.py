@@ -6,11 +6,16 @@ import asyncio
 import json
 import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -90,39 +95,120 @@ def test_fifty_bad_answers_leave_as_many_processes_and_as_much_memory(
     assert sum(child.memory_info().rss for child in children()) < before + worker.WORKERS * (150 << 20)
 
 
+def altered_pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, old: str, new: str) -> worker._Pool:
+    """Workers that run another text."""
+    source = Path(compare.__file__).read_text()
+    assert source.count(old) == 1
+    (tmp_path / "compare.py").write_text(source.replace(old, new))
+    monkeypatch.setattr(worker, "_SCRIPT", tmp_path / "compare.py")
+    return worker._Pool()
+
+
+def wait_until(happened: Callable[[], Any]) -> None:
+    for _ in range(3000):
+        if happened():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it did not happen within a minute")
+
+
+def gone(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+def children_of(pool: worker._Pool) -> set[psutil.Process]:
+    return set(psutil.Process(pool.process.pid).children()) if pool.process else set()
+
+
 def test_a_worker_that_grew_is_replaced_after_its_reply(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    source = Path(compare.__file__).read_text().replace("GROWTH_LIMIT = 100 << 10", "GROWTH_LIMIT = -1")
-    assert "= -1" in source
-    (tmp_path / "compare.py").write_text(source)
-    monkeypatch.setattr(worker, "_SCRIPT", tmp_path / "compare.py")
-    pool = worker._Pool()
+    pool = altered_pool(monkeypatch, tmp_path, "GROWTH_LIMIT = 100 << 10", "GROWTH_LIMIT = -1")
     try:
         for i in range(2 * worker.WORKERS):
-            pids = (
-                {child.pid for child in psutil.Process(pool.process.pid).children()}
-                if pool.process
-                else set()
-            )
+            before = children_of(pool)
             assert pool.ask([f"x+{i}", f"{i}+x"]) == "same"
-            assert pids != {child.pid for child in psutil.Process(pool.process.pid).children()}
+            wait_until(lambda before=before: children_of(pool) - before)
     finally:
         pool.stop()
 
 
-def test_workers_that_died_are_replaced() -> None:
+def test_workers_killed_while_they_wait_are_replaced_and_no_verdict_is_lost() -> None:
+    """Rights and wrongs in turn: a reply to another question would show."""
     verify("\\boxed{y+1}", "1+y")
-    for child in children():
-        child.kill()
-    worker.reply_to.cache_clear()
-    verdicts = [verify(f"\\boxed{{y+{i}}}", f"{i}+y") for i in range(2 * worker.WORKERS)]
-    assert [v.verdict for v in verdicts if not v.reason.startswith("not comparable")][-1] == "right"
-    process = worker.POOL.process
+    for _ in range(3):
+        killed = children()
+        for child in killed:
+            child.kill()
+        for i in range(2 * worker.WORKERS):
+            worker.reply_to.cache_clear()
+            verdict = verify(f"\\boxed{{y+{i}}}", f"{i + i % 2}+y")
+            assert verdict.verdict == ("wrong" if i % 2 else "right"), verdict
+        assert not set(killed) & set(children()) and len(children()) == worker.WORKERS
+
+
+def test_a_worker_killed_while_it_computes_is_replaced_and_its_question_asked_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+    hang = (
+        f"open({str(begun)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
+        "                while 'h' in str(request) and len(open(%r).readlines()) <= DEATHS: pass\n"
+        "                reply = compare(request)"
+    ) % str(begun)
+    for deaths, expected in ((1, "same"), (2, "not comparable within")):
+        pool = altered_pool(
+            monkeypatch, tmp_path, "reply = compare(request)", hang.replace("DEATHS", str(deaths))
+        )
+        monkeypatch.setattr(worker, "TIME_LIMIT", 1000.0)
+        begun.unlink(missing_ok=True)
+        try:
+            with ThreadPoolExecutor(1) as thread:
+                reply = thread.submit(pool.ask, ["h+1", "1+h"])
+                for death in range(deaths):
+                    wait_until(lambda n=death: begun.exists() and len(begun.read_text().splitlines()) > n)
+                    os.kill(int(begun.read_text().splitlines()[death]), signal.SIGKILL)
+                assert reply.result(timeout=120).startswith(expected)
+            keeper = pool.process
+            assert [pool.ask(["x+1", text]) for text in ("1+x", "x", "1+x")] == ["same", "different", "same"]
+            assert pool.process is keeper  # the others were left alone
+        finally:
+            pool.stop()
+
+
+def test_a_killed_keeper_is_replaced() -> None:
+    verify("\\boxed{y+1}", "1+y")
+    process, orphans = worker.POOL.process, children()
     assert process is not None
     process.kill()
     process.wait()
     assert verify("\\boxed{y+99}", "99+y").verdict == "right"
+    assert psutil.wait_procs(orphans, timeout=60)[1] == []
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_workers_do_not_outlive_a_parent_that_is_killed(busy: bool) -> None:
+    """A busy one computes for as long as its limit allows; then nobody is there to read the reply, or to wait for."""
+    code = (
+        "import threading, time; from tokencredit.answers import verify, worker; verify('\\\\boxed{t+1}', '1+t')\n"
+        f"hard = lambda: verify(r'\\boxed{{{SLOW}1}}dx}}', 'x^{{2}}+y')\n"
+        f"worker.TIME_LIMIT = 3.0\nif {busy}: threading.Thread(target=hard, daemon=True).start()\n"
+        "print(worker.POOL.process.pid, flush=True); time.sleep(600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        keeper = psutil.Process(int(parent.stdout.readline()))
+        workers = keeper.children()
+        if busy:
+            used = {child: child.cpu_times().user for child in workers}
+            wait_until(lambda: any(child.cpu_times().user > used[child] + 0.1 for child in workers))
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: gone(keeper))
+    assert all(gone(child) for child in workers)
 
 
 def test_workers_that_do_not_move_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,5 +290,5 @@ def test_the_file_that_the_workers_run_stands_alone() -> None:
         for answer, reply in (("1+t", "same\n"), ("t", "different\n")):
             lines.write(json.dumps([["t+1", answer], 5]) + "\n")
             lines.flush()
-            assert lines.readline() == reply
+            assert [lines.readline(), lines.readline()] == ["begun\n", reply]
     assert process.wait(timeout=60) == 0

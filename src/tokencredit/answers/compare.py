@@ -13,12 +13,14 @@ import sys
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["LAST", "MEMORY_LIMIT", "TIME_LIMIT"]
+__all__ = ["BEGUN", "LIMITED", "MEMORY_LIMIT", "READY", "TIME_LIMIT"]
 
 TIME_LIMIT = 1.5  # seconds of computing for one pair
 MEMORY_LIMIT = 1 << 30  # bytes of address space for one worker
 GROWTH_LIMIT = 100 << 10  # kilobytes that a worker may grow before it is replaced
-LAST = " (last)"  # ends the last reply of a worker that makes room for another
+READY = "ready"  # what a worker says first
+LIMITED = "ready, after one that took too long"  # the same, where its forerunner was ended by the time limit
+BEGUN = "begun"  # what it says to each question before the reply, so that the parent knows which ones died with it
 _WARM = (
     r"\frac{3}{4}x^{2}+5x-\sqrt{2}",
     r"(-\infty,1]\cup(3,\infty)",
@@ -207,16 +209,23 @@ def _values(first: Any, second: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-def _serve(connection: Any) -> None:
-    """A worker's loop: one JSON list a line in, one line out, until the input ends; then exits."""
+def _serve(connection: Any, greeting: str) -> None:
+    """A worker's loop: one JSON list a line in, two lines out, until the input ends or nobody reads; then exits."""
     import json
     import resource
     import signal
 
+    def say(line: str) -> None:
+        try:
+            connection.sendall(f"{line}\n".encode())
+        except OSError:  # the parent was killed
+            os._exit(0)
+
     begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with connection, connection.makefile("r") as requests:
-        connection.sendall(b"ready\n")
+        say(greeting)
         for line in requests:
+            say(BEGUN)
             signal.setitimer(
                 signal.ITIMER_PROF, TIME_LIMIT
             )  # the system ends the process then, whatever it computes
@@ -227,9 +236,8 @@ def _serve(connection: Any) -> None:
             except (Exception, MemoryError) as error:
                 reply = f"not comparable: {type(error).__name__}"
             signal.setitimer(signal.ITIMER_PROF, 0)
-            last = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - begun > GROWTH_LIMIT
-            connection.sendall(f"{reply}{LAST if last else ''}\n".encode())
-            if last:
+            say(reply)
+            if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - begun > GROWTH_LIMIT:
                 os._exit(1)  # the next worker begins small again
     os._exit(0)
 
@@ -256,7 +264,7 @@ def _keep_workers(descriptors: list[int]) -> None:
         compare([warm, "2"])  # loads the modules and the parser's tables, which the workers inherit
     connections = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     running: dict[int, socket.socket] = {}
-    waiting = list(connections)
+    waiting, greeting = list(connections), READY
     while running or waiting:
         for connection in waiting:
             pid = os.fork()
@@ -264,11 +272,12 @@ def _keep_workers(descriptors: list[int]) -> None:
                 for other in connections:
                     if other is not connection:
                         other.close()
-                _serve(connection)
+                _serve(connection, greeting)
             running[pid] = connection
         pid, status = os.wait()
         ended = running.pop(pid)
         waiting = [] if status == 0 else [ended]
+        greeting = LIMITED if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF else READY
 
 
 if __name__ == "worker":

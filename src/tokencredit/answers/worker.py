@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
-from tokencredit.answers.compare import LAST, MEMORY_LIMIT, TIME_LIMIT
+from tokencredit.answers.compare import BEGUN, LIMITED, MEMORY_LIMIT, READY, TIME_LIMIT
 from tokencredit.answers.formula import UnjudgedError, prepared
 
 __all__ = ["POOL", "WORKERS", "ask", "parses", "reply_to", "spread"]
@@ -61,15 +61,20 @@ class _Connection:
         return line.decode()
 
     def ask(self, request: list[str], limit: float) -> str:
-        """The reply; "" where the worker was ended and replaced. Raises OSError if nobody is there."""
-        self.end.settimeout(WALL_LIMIT)
-        self.end.sendall(json.dumps([request, limit]).encode() + b"\n")
-        reply = self.read(WALL_LIMIT)
-        if not reply:
-            raise OSError("no reply")
-        if reply.endswith(LAST):
-            self.read(WALL_LIMIT)
-        return "" if reply == "ready" else reply.removesuffix(LAST)
+        """The reply; "" where the question took a worker beyond its limits. Raises OSError if nobody is there."""
+        for _ in range(2):  # what killed the worker may have nothing to do with the question
+            self.end.settimeout(WALL_LIMIT)
+            self.end.sendall(json.dumps([request, limit]).encode() + b"\n")
+            while (line := self.read(WALL_LIMIT)) != BEGUN:
+                # Workers that died before have been replaced; their successor reads what was sent.
+                if line not in (READY, LIMITED):
+                    raise OSError("no reply")
+            reply = self.read(WALL_LIMIT)
+            if not reply:
+                raise OSError("no reply")
+            if reply != READY:
+                return "" if reply == LIMITED else reply
+        return ""
 
     def hang_up(self) -> None:
         """Ends the worker if it waits; one that computes ends within its limit."""
@@ -130,7 +135,7 @@ class _Pool:
         self.connections = [_Connection(end) for end, _ in pairs]
         self.free = queue.LifoQueue()
         for connection in self.connections:
-            if connection.read(START_LIMIT) != "ready":
+            if connection.read(START_LIMIT) != READY:
                 self._stop()
                 raise RuntimeError("the answer workers did not start: check that math-verify can be imported")
             self.free.put(connection)
