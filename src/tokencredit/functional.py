@@ -43,6 +43,7 @@ def token_importance(
     importance = torch.zeros(rollouts.shape, dtype=policy.dtype, device=rollouts.completion_ids.device)
     chosen = get_strategy(strategy)
     settings = _options(options)
+    chosen.check(rollouts)
     if rows.any():
         credit = chosen.function(policy, rollouts.select(rows), settings)
         if credit.importance is not None:

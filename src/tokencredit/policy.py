@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -16,6 +18,14 @@ from torch import Tensor, nn
 
 from tokencredit.calling import Caller
 from tokencredit.checks import packing_agrees, padding_agrees, refuse_without_gradient
+from tokencredit.continuations import (
+    Continuations,
+    clean_row,
+    distinct_continuations,
+    packed_logps,
+    target_logps,
+    whole_row,
+)
 from tokencredit.credit.outcome import Outcome
 from tokencredit.errors import UsageError
 from tokencredit.layout import (
@@ -198,6 +208,57 @@ class Policy:
 
         return self.per_token(rollouts, reduce)
 
+    def continued(self, rollouts: Rollouts, rows: Tensor, cuts: Tensor, ids: Tensor) -> Tensor:
+        """The log-probability of each token of given texts, put after the first tokens of completions.
+
+        Args:
+            rows, cuts: (N,) text n comes after the first cuts[n] completion tokens of row rows[n].
+            ids: (N, L) the texts, of at least one token each, padded on the right with -1.
+
+        Returns:
+            (N, L) float64, nats, 0 off the texts. The same text after the same tokens is run once.
+
+        Raises:
+            UsageError: an id that the model's embedding doesn't know, or a row beyond its table of positions.
+        """
+        self._refuse_unknown(ids[ids >= 0].unique().tolist())
+        lengths = rollouts.prompt_mask.sum(1)[rows] + cuts + (ids >= 0).sum(1) - 1
+        self._refuse_long(max(lengths.tolist(), default=0))
+        asked, which = distinct_continuations(rollouts, Continuations(rows, cuts, ids))
+        found = torch.zeros(asked.ids.shape, dtype=torch.float64, device=ids.device)
+
+        def packed(batch: Batch) -> Tensor:
+            passes = self._passes()
+            assert isinstance(passes, PackedRows)
+            mine, place = torch.isin(asked.rows, batch.rows).nonzero().squeeze(1), batch.rows.argsort()
+            local = torch.searchsorted(batch.rows[place], asked.rows[mine])
+            own = replace(asked.select(mine), rows=place[local])
+            found[mine] = packed_logps(passes, batch, own, self._budget())
+            return batch.rows
+
+        def whole(batch: Batch) -> Tensor:
+            values = target_logps(self.clean(batch).outcome)
+            found[batch.rows, : values.shape[1]] = values
+            return values
+
+        if isinstance(self._passes(), PackedRows):
+            last = rollouts.completion_mask.new_zeros(rollouts.shape[0], dtype=torch.long)
+            last = last.scatter_reduce(0, asked.rows, asked.cuts, "amax")
+            plans = partial(clean_row, cuts=last.tolist())
+            batches = self._batches(rollouts, asked.rows.unique().tolist(), plans, packed)
+        else:
+            plans = partial(whole_row, cuts=asked.cuts.tolist(), texts=asked.ids.tolist())
+            every = list(range(asked.rows.numel()))
+            batches = self._batches(rollouts.select(asked.rows), every, plans, whole)
+        for _ in batches:
+            pass
+        return found[which]
+
+    @property
+    def known_positions(self) -> int | None:
+        """How many positions a learned table of them knows; None for models without one."""
+        return self._caller.known_positions
+
     # --- batches ----------------------------------------------------------------------------------------------------
 
     def _passes(self) -> Passes:
@@ -218,14 +279,9 @@ class Policy:
     ) -> Iterator[tuple[Batch, Tensor]]:
         """Batches of similar length with the function's values; without rows as long as only other ranks have some."""
         plans = {row: build(rollouts, row) for row in rows}
-        positions = self._caller.known_positions
         for plan in plans.values():
             self._refuse_unknown(plan.ids)
-            if positions is not None and len(plan.ids) > positions:
-                raise UsageError(
-                    f"a row has {len(plan.ids)} tokens, prompt and completion, but the model's table of positions ends "
-                    f"at {positions}; shorten prompts or completions"
-                )
+        self._refuse_long(max((len(plan.ids) for plan in plans.values()), default=0))
         left = sorted(rows, key=lambda row: len(plans[row].ids))
         while self._ranks.any(bool(left)):
             self._find_out(plans)
@@ -254,6 +310,14 @@ class Policy:
                     f"the token id {one} is none of the {known} that the model's embedding knows; "
                     "tokenizer and pad token must be the model's own"
                 )
+
+    def _refuse_long(self, length: int) -> None:
+        positions = self.known_positions
+        if positions is not None and length > positions:
+            raise UsageError(
+                f"a row has {length} tokens, prompt and completion, but the model's table of positions ends "
+                f"at {positions}; shorten prompts or completions"
+            )
 
     def _find_out(self, plans: dict[int, RowPlan]) -> None:
         """What the model can do; ranks find out together, so that they run the same passes."""

@@ -107,7 +107,11 @@ def assign(strategy: Strategy, policy: Policy, rollouts: Rollouts, options: Opti
     A strategy without a bonus never sees rows whose credit is known without it: zero advantage, no outcome to read,
     fewer than two reasoning tokens. Their weights are 1, and so are those of rows that came out NaN or infinite, as
     the model's logits do after a mishap; a warning says so.
+
+    Raises:
+        UsageError: the rollouts lack what the strategy needs.
     """
+    strategy.check(rollouts)
     if strategy.additive:
         rows = rollouts.reasoning_mask.any(dim=1)
     else:
@@ -141,7 +145,10 @@ def assign(strategy: Strategy, policy: Policy, rollouts: Rollouts, options: Opti
         if credit.bonus is not None:
             added = credit.bonus.to(zeros) * asked.reasoning_mask
             bonus[rows] = _centred(policy, added, asked.reasoning_mask) if strategy.centred else added
-    return TokenCredit(importance, weights, bonus, suppressed, boosted, rows & ~lost, lost)
+    given = rows & ~lost
+    if strategy.additive:
+        given = given & ((bonus != 0) | (weights != 1)).any(dim=1)
+    return TokenCredit(importance, weights, bonus, suppressed, boosted, given, lost)
 
 
 def _finite(credit: Credit, mask: Tensor) -> tuple[Credit, Tensor]:

@@ -8,10 +8,23 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from tokencredit.errors import UsageError
+
 if TYPE_CHECKING:
     from tokencredit.credit.options import Options
     from tokencredit.policy import Policy
     from tokencredit.rollouts import Rollouts
+
+
+NEEDED = {
+    "advantages": "the completions' advantages",
+    "rewards": "the completions' rewards",
+    "groups": "several completions of each prompt",
+    "steps": "the reasoning's steps",
+    "gold_ids": "the right answers",
+    "ask_ids": "a text that asks for the answer",
+}
+"""What strategies may need beyond ids and masks, by the fields of Rollouts."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,7 @@ class Strategy:
         summary: one line for listings.
         additive: gives a bonus, so rows with zero advantage need it too; others never see such rows.
         centred: a bonus is centred by its mean over the reasoning tokens of the rows that carry one.
+        needs: further fields of Rollouts that it reads, see `NEEDED`.
         in_graph: can run in the graph of the loss: of the policy it asks `map` and `differentiable_outcome` alone,
             without a clean outcome or noise where its gradient is `labels`.
     """
@@ -46,4 +60,16 @@ class Strategy:
     summary: str
     additive: bool = False
     centred: bool = True
+    needs: tuple[str, ...] = ()
     in_graph: bool = False
+
+    def check(self, rollouts: Rollouts) -> None:
+        """Refuses rollouts that lack what the strategy reads.
+
+        Raises:
+            UsageError: naming what is missing.
+        """
+        missing = [NEEDED[name] for name in self.needs if getattr(rollouts, name) is None]
+        if missing:
+            name = getattr(self.function, "__name__", "this strategy").replace("_", "-")
+            raise UsageError(f"the credit strategy {name} needs {' and '.join(missing)}, not known here")
