@@ -30,6 +30,7 @@ from tokencredit.spans import Spans
 from tokencredit.trainer_checks import check_columns, check_rewards, check_room, check_sharding
 from tokencredit.trainer_config import OARConfig
 from tokencredit.trainer_logging import StepClock, credit_metrics, total_rewards
+from tokencredit.trainer_rewards import checked_rewards
 
 __all__ = ["OARConfig", "OARTrainer"]
 
@@ -40,7 +41,8 @@ class OARTrainer(GRPOTrainer):
     """GRPOTrainer whose advantages are per token. Takes the same arguments.
 
     Raises:
-        UsageError: before training, where a strategy, a reward function, a column or a model can't work, by name.
+        UsageError: before training, where a strategy, a reward function, a column or a model can't work, by name; in
+            training, where a reward function fails, by its name and the row.
     """
 
     args: OARConfig
@@ -60,6 +62,7 @@ class OARTrainer(GRPOTrainer):
             bound["args"] = OARConfig(output_dir=f"{str(name).rstrip('/').split('/')[-1]}-OAR")
         bound.pop("self")
         super().__init__(**bound)
+        self.reward_funcs = checked_rewards(self.reward_funcs, self.reward_func_names)
         self.strategy = get_strategy(self.args.credit)
         self._multimodal = hasattr(self.processing_class, "image_processor")
         if self.args.credit != "uniform" and self._multimodal:
