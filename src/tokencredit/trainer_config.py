@@ -68,6 +68,17 @@ class OARConfig(GRPOConfig):
     credit_threshold: str = _option("threshold", "Gate: q is a quantile of the row, or an absolute value.")
     credit_mass: bool = _option("mass", "Gate: rescale so that the weights sum to their number.")
     credit_bias: float = _option("bias", "What the bias control adds to every reasoning token.")
+    credit_coefficient: float = _option(
+        "coefficient", "What the bonuses of sibling and early-answer are multiplied by."
+    )
+    credit_siblings: int = _option(
+        "siblings",
+        "Successes of its group that sibling compares a failed completion with, those most like it.",
+    )
+    credit_sibling_over: str = _option("sibling_over", "The potential's mean or max over the siblings.")
+    credit_most_steps: int = _option(
+        "most_steps", "Steps of a completion that are told apart; of more, neighbours count as one."
+    )
     credit_no_answer: str = field(
         default="uniform",
         metadata={"help": "Rows without an answer: weights 1 (uniform), or ask with the probe."},

@@ -17,10 +17,13 @@ from torch import Tensor
 from tokencredit.credit import controls
 from tokencredit.credit.advantages import group_advantages
 from tokencredit.credit.base import Credit, Strategy
+from tokencredit.credit.blame import entropy_blame
+from tokencredit.credit.early_answer import early_answer
 from tokencredit.credit.gate import bilevel_gate
 from tokencredit.credit.gradient import oar_g
 from tokencredit.credit.options import Options
 from tokencredit.credit.perturbation import oar_p
+from tokencredit.credit.sibling import sibling
 from tokencredit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,6 +45,21 @@ STRATEGIES: dict[str, Strategy] = {
     "oar-p": Strategy(oar_p, "how far the outcome moves when the token is replaced"),
     "oar-g": Strategy(
         oar_g, "how far the outcome would move, from one gradient to the token's embedding", in_graph=True
+    ),
+    "sibling": Strategy(
+        sibling,
+        "bonus: after which step of a failure a sibling's success was out of reach",
+        additive=True,
+        needs=("advantages", "groups", "steps"),
+    ),
+    "early-answer": Strategy(
+        early_answer,
+        "bonus: a baseline from the right answer's probability after each step",
+        additive=True,
+        needs=("advantages", "groups", "steps", "gold_ids", "ask_ids"),
+    ),
+    "entropy-blame": Strategy(
+        entropy_blame, "in failures alone: the entropy of the token's prediction", needs=("advantages",)
     ),
     "uniform": Strategy(controls.uniform, "control: all tokens alike, plain GRPO"),
     "random": Strategy(controls.random, "control: uniform random importance"),

@@ -13,6 +13,7 @@ COUNTERFACTUALS = ("pad", "alternative")
 GRADIENTS = ("noise", "labels")
 SALIENCIES = ("product", "norm")
 LABELS_FROM = ("top", "sample")
+OVERS = ("mean", "max")
 THRESHOLDS = ("quantile", "absolute")
 
 
@@ -35,6 +36,10 @@ class Options:
         labels_from: the `top` labels weighted by p0, or a `sample` of labels from p0, averaged.
         q, floor, beta, threshold, mass: the gate, see `tokencredit.credit.gate`.
         bias: what the `bias` control adds to every reasoning token.
+        coefficient: what the bonuses of `sibling` and `early-answer` are multiplied by.
+        siblings: how many successes of its group a failed completion is compared with, those most like it.
+        sibling_over: `mean` or `max` of the potential over them.
+        most_steps: how many steps of a completion are told apart; of more, neighbours count as one.
         seed, step: with the draw and the row, the key of every random number.
     """
 
@@ -54,6 +59,10 @@ class Options:
     threshold: str = "quantile"
     mass: bool = True
     bias: float = 0.5
+    coefficient: float = 1.0
+    siblings: int = 1
+    sibling_over: str = "mean"
+    most_steps: int = 8
     seed: int = 0
     step: int = 0
 
@@ -65,17 +74,18 @@ class Options:
             "saliency": SALIENCIES,
             "labels_from": LABELS_FROM,
             "threshold": THRESHOLDS,
+            "sibling_over": OVERS,
         }
         for name, allowed in choices.items():
             value = getattr(self, name)
             if value not in allowed:
                 names = ", ".join(str(choice) for choice in allowed if choice is not None)
                 raise UsageError(f"{name} must be one of {names}, not {value!r}")
-        for name in ("m", "draws", "labels", "seed", "step"):
+        for name in ("m", "draws", "labels", "siblings", "most_steps", "seed", "step"):
             value = getattr(self, name)
             if not isinstance(value, Integral) or isinstance(value, bool):
                 raise UsageError(f"{name} must be a whole number, not {value!r}")
-        for name in ("q", "floor", "beta", "noise_std", "bias"):
+        for name in ("q", "floor", "beta", "noise_std", "bias", "coefficient"):
             if not isinstance(getattr(self, name), Real) or not math.isfinite(getattr(self, name)):
                 raise UsageError(f"{name} must be a finite number, not {getattr(self, name)!r}")
         for name in ("q", "floor"):
@@ -84,6 +94,6 @@ class Options:
         for name in ("beta", "noise_std", "m"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} must not be negative, but is {getattr(self, name)}")
-        for name in ("draws", "labels"):
+        for name in ("draws", "labels", "siblings", "most_steps"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
