@@ -59,9 +59,10 @@ class Generation:
         return torch.zeros_like(self.credit.rows) if mask is None else mask.any(dim=1)
 
     def assign(self, strategy: Strategy, policy: Policy | GraphPolicy, rows: Tensor) -> None:
-        """Gives the rows (n,) their credit."""
+        """Gives the rows (n,) their credit; of those that came out NaN or infinite `credit.lost` alone tells."""
         # The strategies that run on a GraphPolicy are those that ask no more of a Policy than it has.
-        found = assign(strategy, cast(Policy, policy), self.rollouts.select(rows), self.options)
+        chosen = self.rollouts.select(rows)
+        found = assign(strategy, cast(Policy, policy), chosen, self.options, warns=False)
         for field in dataclasses.fields(TokenCredit):
             getattr(self.credit, field.name)[rows] = getattr(found, field.name)
         self.left -= rows.numel()

@@ -63,6 +63,7 @@ def test_a_lost_bonus_moves_no_other():
             Policy(llama()),
             given,
             Options(),
+            warns=False,
         )
         for b in (with_nan, without)
     )

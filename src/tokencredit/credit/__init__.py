@@ -92,6 +92,9 @@ def get_strategy(name: str) -> Strategy:
     raise UsageError(f"unknown credit strategy {name!r}; use one of {', '.join([*STRATEGIES, *others])}")
 
 
+NOT_FINITE = "rows whose credit is NaN or infinite, as such logits make it, get weight 1"
+
+
 @dataclass(frozen=True)
 class TokenCredit:
     """Credit with nothing left to imply, (B, T) each.
@@ -119,12 +122,14 @@ class TokenCredit:
         return advantages[:, None] * self.weights + self.bonus
 
 
-def assign(strategy: Strategy, policy: Policy, rollouts: Rollouts, options: Options) -> TokenCredit:
+def assign(
+    strategy: Strategy, policy: Policy, rollouts: Rollouts, options: Options, *, warns: bool = True
+) -> TokenCredit:
     """Runs a strategy on the rows that can use it and fills in what it implies.
 
     A strategy without a bonus never sees rows whose credit is known without it: zero advantage, no outcome to read,
     fewer than two reasoning tokens. Their weights are 1, and so are those of rows that came out NaN or infinite, as
-    the model's logits do after a mishap; a warning says so.
+    the model's logits do after a mishap; `lost` tells which, and with `warns` a warning says so.
 
     Raises:
         UsageError: the rollouts lack what the strategy needs.
@@ -144,6 +149,8 @@ def assign(strategy: Strategy, policy: Policy, rollouts: Rollouts, options: Opti
     if rows.any() or policy.in_step:
         asked = rollouts.select(rows)
         credit, lost[rows] = _finite(strategy.function(policy, asked, options), asked.reasoning_mask)
+        if warns and lost.any():
+            warnings.warn(NOT_FINITE, stacklevel=2)
         if credit.importance is not None:
             importance[rows] = credit.importance.to(zeros)
         if credit.weights is not None:
@@ -176,10 +183,6 @@ def _finite(credit: Credit, mask: Tensor) -> tuple[Credit, Tensor]:
     lost = mask.new_zeros(mask.shape[0])
     for values in given.values():
         lost = lost | (mask & ~values.isfinite()).any(dim=1)
-    if lost.any():
-        warnings.warn(
-            "rows whose credit is NaN or infinite, as such logits make it, get weight 1", stacklevel=2
-        )
     return Credit(**{name: _filled(values, lost, neutral[name]) for name, values in given.items()}), lost
 
 
