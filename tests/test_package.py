@@ -14,8 +14,10 @@ import tokencredit
 SOURCE = Path(tokencredit.__file__).parent
 LAYERS = {
     "errors": 0,
+    "signals": 0,
     "credit": 1,
     "answers": 1,
+    "checkpoints": 1,
     "rollouts": 1,
     "spans": 2,
     "packing": 1,
@@ -42,6 +44,7 @@ LAYERS = {
     "trainer_checks": 7,
     "trainer_config": 7,
     "trainer_logging": 7,
+    "trainer_resume": 7,
     "trainer_rewards": 7,
     "trl": 7,
     "compare": 7,

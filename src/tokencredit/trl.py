@@ -16,20 +16,21 @@ import torch
 from trl import GRPOTrainer
 
 from tokencredit.calling import Caller
-from tokencredit.credit import TokenCredit, get_strategy
+from tokencredit.credit import NOT_FINITE, TokenCredit, get_strategy
 from tokencredit.credit.keys import keyed_generator
 from tokencredit.errors import UsageError
 from tokencredit.generation import Generation
 from tokencredit.graph import GraphPolicy, GraphReader
 from tokencredit.grounding import ground, probe_tokens
 from tokencredit.policy import Policy
-from tokencredit.report.records import append_record
+from tokencredit.report.records import RECORDS, append_record
 from tokencredit.report.token_record import token_record
 from tokencredit.rollouts import Rollouts
 from tokencredit.spans import Spans
 from tokencredit.trainer_checks import check_columns, check_rewards, check_room, check_sharding
 from tokencredit.trainer_config import OARConfig
 from tokencredit.trainer_logging import StepClock, credit_metrics, total_rewards
+from tokencredit.trainer_resume import ResumableTrainer
 from tokencredit.trainer_rewards import checked_rewards
 
 __all__ = ["OARConfig", "OARTrainer"]
@@ -37,7 +38,7 @@ __all__ = ["OARConfig", "OARTrainer"]
 logger = logging.getLogger(__name__)
 
 
-class OARTrainer(GRPOTrainer):
+class OARTrainer(ResumableTrainer):
     """GRPOTrainer whose advantages are per token. Takes the same arguments.
 
     Raises:
@@ -79,7 +80,7 @@ class OARTrainer(GRPOTrainer):
         several = self.accelerator.num_processes > 1
         self._policy = Policy(unwrapped, self.args.credit_token_budget, half_precision=half, in_step=several)
         self._reader = GraphReader(unwrapped, half) if self.args.credit_stage == "loss" else None
-        self._said = False
+        self._said, self._lost = False, False  # what is said once: why not in the loss, that rows weren't finite
         self._generation: Generation | None = None
         self.credit_seconds = 0.0  # of the step so far
         self.add_callback(StepClock(self))
@@ -207,6 +208,10 @@ class OARTrainer(GRPOTrainer):
     def _finish(self, generation: Generation) -> None:
         """Logs a generation whose rows all have their credit."""
         metrics = credit_metrics(generation.rollouts, generation.credit, self.accelerator.gather)
+        if metrics["credit/not_finite"] and not self._lost:
+            self._lost = True
+            if self.accelerator.is_main_process:
+                logger.warning("%s; credit/not_finite counts them", NOT_FINITE)
         for name, value in {**metrics, "credit/seconds": generation.seconds}.items():
             self._metrics["train"][name].append(value)
         if self._records_due():
@@ -241,7 +246,7 @@ class OARTrainer(GRPOTrainer):
         )
         for index, row in enumerate(chosen.tolist()):
             append_record(
-                Path(self.args.output_dir or ".") / "records.jsonl",
+                Path(self.args.output_dir or ".") / RECORDS,
                 {
                     "step": self.state.global_step + 1,
                     "row": row,

@@ -71,7 +71,7 @@ def info(**training: Any) -> dict[str, Any]:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run with a checkpoint."""
-    put(tmp_path, "checkpoint-2/trainer_state.json")
+    put(tmp_path, "checkpoint-2/trainer_state.json", "checkpoint-2/rng_state.pth")
     (tmp_path / "checkpoint-2" / "trainer_state.json").write_text(json.dumps({"global_step": 2}))
     write_info(tmp_path, info())
     return tmp_path

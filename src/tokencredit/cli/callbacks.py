@@ -1,27 +1,34 @@
-"""What happens beside the training loop: metrics to a file, a short progress bar, checkpoints and stops in time."""
+"""What happens beside the training loop: metrics to a file, a short progress bar, stops in time."""
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from tokencredit.report import append_metrics
+from tokencredit.ranks import Ranks
+from tokencredit.report import append_metrics, drop_after
+from tokencredit.signals import Interruptions
+from tokencredit.trainer_resume import ResumableTrainer
 
 # What the trainer logs once, after the last step; it is no measurement of that step.
 _CLOSING = "train_runtime"
 
 
 class MetricsFile(TrainerCallback):
-    """Appends every logged step to a metrics file."""
+    """Appends every logged step to a metrics file; a resumed run drops the steps that it will log again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.global_step and state.is_world_process_zero:
+            drop_after(self.path, state.global_step)
 
     def on_log(
         self,
@@ -51,49 +58,38 @@ class Progress(ProgressCallback):
 
 
 class SafeStops(TrainerCallback):
-    """Saves and stops only where a generation batch is used up; stops on SIGINT and SIGTERM.
+    """Saves and stops on SIGINT and SIGTERM, where a generation batch is used up.
 
-    In between, its completions exist in memory alone, and a run that resumed there would train on others. The first
-    signal asks for a checkpoint and a stop at the next such step, the second ends the run at once. Use it as a context
+    The first signal asks for it, on whichever rank it arrives; the second ends the process at once. Use it as a context
     manager around the training, so that the signals' former handlers come back.
+
+    Attributes:
+        stopped: whether the ranks have agreed to stop.
     """
 
-    def __init__(self, used_up: Callable[[], bool]) -> None:
-        self.used_up = used_up
+    def __init__(self, trainer: ResumableTrainer) -> None:
+        self.trainer = trainer
         self.stopped = False
-        self._save_due = False
-        self._delay_told = False
-        self._former: dict[signal.Signals, Any] = {}
+        self._signals = Interruptions(self._on_signal)
+        self._ranks = Ranks(trainer.accelerator.device, trainer.accelerator.num_processes > 1)
 
     def __enter__(self) -> SafeStops:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._former[number] = signal.signal(number, self._on_signal)
+        self._signals.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
+    def __exit__(self, *error: object) -> None:
+        self._signals.__exit__(*error)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.stopped:
+    def _on_signal(self, count: int) -> None:
+        if count > 1:
             raise KeyboardInterrupt
-        self.stopped = True
-        print("\nstopping after this step; once more to stop at once", file=sys.stderr, flush=True)
+        if self.trainer.is_world_process_zero():
+            with suppress(RuntimeError):  # the signal came in the middle of another print
+                print("\nstopping after this step; once more to stop at once", file=sys.stderr, flush=True)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Moves a save or stop that is due to the end of the generation batch."""
-        self._save_due = self._save_due or control.should_save or self.stopped
-        safe = state.global_step >= state.max_steps or self.used_up()
-        if control.should_save and not safe and not self._delay_told:
-            print(
-                f"the save at step {state.global_step} waits until its generation batch is used up",
-                file=sys.stderr,
-            )
-            self._delay_told = True
-        control.should_save = self._save_due and safe
-        if control.should_save:
-            self._save_due = False
-        if self.stopped and safe:
-            control.should_training_stop = True
+        self.stopped = self._ranks.any(self._signals.count > 0)
+        if self.stopped and self.trainer.generation_used_up:
+            control.should_save = control.should_training_stop = True

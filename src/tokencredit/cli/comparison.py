@@ -120,7 +120,6 @@ class Comparison:
 
     def runs(self) -> list[TrainingRun]:
         """Every run, with what it is to be started with."""
-        from tokencredit.cli.run_directory import last_checkpoint
         from tokencredit.compare.runs import TrainingRun
 
         found = []
@@ -128,7 +127,7 @@ class Comparison:
             folder, policy = self.directory / key.name, self.warm_starts[key.warm]
             measure = partial(self.measure_command, policy) if self.measures else None
             flags = (*self.flags, *self._own_flags(key.arm, key.seed, policy, folder))
-            found.append(TrainingRun(key, folder, flags, self.steps, measure, last_checkpoint))
+            found.append(TrainingRun(key, folder, flags, self.steps, measure))
         return found
 
     def _own_flags(self, arm: str, seed: int, policy: str, folder: Path) -> list[str]:

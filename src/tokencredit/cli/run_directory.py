@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
-import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tokencredit.checkpoints import last_checkpoint, numbered
 from tokencredit.cli import package_version
 from tokencredit.errors import UsageError
-from tokencredit.report import drop_after, load_run, share_by_role, write_atomic
+from tokencredit.report import load_run, share_by_role, write_atomic
 from tokencredit.report.files import plain_json
 from tokencredit.report.records import METRICS, RECORDS, RUN
 
 REPORT = "report.html"
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+UNFINISHED = ".model"  # what the model is written into, before it is moved to where it belongs
 LOGS = (METRICS, RECORDS, REPORT, RUN)  # run.json last: a removal that was cut short can be taken up again
 MODEL_CARD = "README.md"
 SAVED = (
@@ -46,7 +47,7 @@ SAVED = (
 """Patterns of what a run saves beside its logs, its checkpoints and the model card."""
 
 # A run can be continued with other logging or more steps, but not as another experiment.
-_IDENTITY = ("credit", "task", "dataset", "model", "seed")
+_IDENTITY = ("credit", "task", "dataset", "model", "seed", "processes")
 # Of some, the optimizer and scheduler in a checkpoint would keep the old values; the others change what is learned.
 _FIXED = (
     "learning_rate",
@@ -70,12 +71,20 @@ _FREE_CREDIT = ("credit_records", "credit_token_budget")
 
 
 def check_directory(
-    directory: Path, *, resume: bool, overwrite: bool, identity: dict[str, Any]
+    directory: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    identity: dict[str, Any],
+    max_steps: int = -1,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Path | None:
     """The checkpoint to continue from, None for a new run; changes nothing.
 
     Args:
         identity: what run.json would hold, see `write_info`.
+        max_steps: of the run, below 1 if its epochs say how many.
+        tell: is told of checkpoints that were passed over, see `last_checkpoint`.
 
     Raises:
         UsageError: the directory holds a run and neither flag is given, or there is nothing to resume, or what is
@@ -89,9 +98,9 @@ def check_directory(
                 "another --output_dir"
             )
         return None
-    checkpoint = last_checkpoint(directory)
+    checkpoint = last_checkpoint(directory, max_steps, tell)
     if checkpoint is None:
-        raise UsageError(f"nothing to resume: {directory} has no complete checkpoint; start without --resume")
+        raise UsageError(f"nothing to resume: {directory} has no whole checkpoint; start with --overwrite")
     if (directory / RUN).exists():
         _check_same(directory, load_run(directory).info, json.loads(_text(identity)))
     return checkpoint
@@ -123,23 +132,6 @@ def _fixed(info: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from ((name, training[name]) for name in (*_FIXED, *credit) if name in training)
 
 
-def last_checkpoint(directory: Path) -> Path | None:
-    """The furthest checkpoint that was written to its end; the trainer writes its state last."""
-    found = [
-        (int(match[1]), path)
-        for path in directory.glob("checkpoint-*")
-        if (match := _CHECKPOINT.fullmatch(path.name)) and _trained_steps(path) is not None
-    ]
-    return max(found)[1] if found else None
-
-
-def _trained_steps(checkpoint: Path) -> int | None:
-    try:
-        return int(json.loads((checkpoint / "trainer_state.json").read_text())["global_step"])
-    except (OSError, ValueError, KeyError):
-        return None
-
-
 def clear_run(directory: Path) -> None:
     """Remove what an earlier run left, and nothing else; a model only where run.json tells that it is a run's."""
     if (directory / RUN).exists():
@@ -150,9 +142,9 @@ def clear_run(directory: Path) -> None:
                     path.parent.rmdir()
         if _is_written_card(directory / MODEL_CARD):
             (directory / MODEL_CARD).unlink()
-    for path in directory.glob("checkpoint-*"):
-        if _CHECKPOINT.fullmatch(path.name):
-            shutil.rmtree(path)
+    for _, path in numbered(directory):
+        shutil.rmtree(path)
+    shutil.rmtree(directory / UNFINISHED, ignore_errors=True)
     clear_logs(directory)
 
 
@@ -170,13 +162,34 @@ def _is_written_card(path: Path) -> bool:
     return text.startswith("---") and "library_name:" in text
 
 
-def rewind(directory: Path, checkpoint: Path) -> None:
-    """Drop what was logged after the checkpoint: the resumed run will log these steps again."""
-    step = _trained_steps(checkpoint)
-    assert step is not None
-    for name in (METRICS, RECORDS):
-        if (directory / name).exists():
-            drop_after(directory / name, step)
+def save_model(trainer: Any, directory: Path) -> None:
+    """The trained model, whole or not at all: into a folder of its own, and from there to its place.
+
+    All ranks call it. A model in pieces over ranks is put together, so that the folder loads as a plain one.
+
+    Raises:
+        OSError, or what safetensors or torch raise: it cannot be written.
+    """
+    plugin = trainer.accelerator.state.fsdp_plugin if trainer.is_fsdp_enabled else None
+    if plugin is not None:
+        plugin.set_state_dict_type("FULL_STATE_DICT")
+    part = directory / UNFINISHED
+    writes = trainer.is_world_process_zero()
+    if writes:
+        shutil.rmtree(part, ignore_errors=True)
+    try:
+        trainer.save_model(str(part), _internal_call=True)
+        trainer.accelerator.wait_for_everyone()
+        if writes:
+            for path in part.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(directory / path.name, ignore_errors=True)
+                os.replace(path, directory / path.name)
+    finally:
+        if writes:
+            shutil.rmtree(part, ignore_errors=True)
+    if trainer.args.push_to_hub:
+        trainer.push_to_hub(commit_message="Model save", revision=trainer.args.hub_revision)
 
 
 def write_info(directory: Path, info: dict[str, Any]) -> None:

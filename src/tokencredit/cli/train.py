@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ def run(argv: list[str], *, resumable: bool = True) -> int:
 def train(arguments: Any, *, resumable: bool = True) -> int:
     """Check everything, train, and leave the run directory as `docs/cli.md` describes it."""
     from tokencredit.cli.callbacks import MetricsFile, SafeStops
-    from tokencredit.cli.run_directory import check_directory, clear_logs, clear_run, rewind, write_info
+    from tokencredit.cli.run_directory import check_directory, clear_run, save_model, write_info
     from tokencredit.report.records import METRICS
 
     run, config = arguments.run, arguments.training
@@ -43,39 +45,66 @@ def train(arguments: Any, *, resumable: bool = True) -> int:
             f"output_dir {directory} is the folder of the model itself; give another --output_dir"
         )
     checkpoint = _given_checkpoint(config) or check_directory(
-        directory, resume=run.resume, overwrite=run.overwrite, identity=info
+        directory,
+        resume=run.resume,
+        overwrite=run.overwrite,
+        identity=info,
+        max_steps=config.max_steps,
+        tell=_on_main(config),
     )
     trainer = _build_trainer(arguments, directory)
-    generate_every = config.steps_per_generation * config.num_iterations
-    stops = SafeStops(lambda: trainer._step % generate_every == 0)
+    stops = SafeStops(trainer)
     trainer.add_callback(MetricsFile(directory / METRICS))
     trainer.add_callback(stops)
     accuracy = _measure(arguments, trainer, "before")
     writes = trainer.is_world_process_zero()
     trainer.accelerator.wait_for_everyone()  # no rank is to find what another has just written
     if writes:
-        clear_run(directory) if checkpoint is None else rewind(directory, checkpoint)
+        if checkpoint is None:
+            clear_run(directory)
         write_info(directory, info)
-    try:
+    with _failures(trainer, directory, resumes=checkpoint is not None):
         with stops:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    except Exception as error:
-        if writes and checkpoint is None and not trainer.state.global_step:
-            clear_logs(directory)  # nothing was trained that could be continued
-        if isinstance(error, ValueError):
-            print(file=sys.stderr)  # ends the line of the progress bar
-            raise UsageError(f"training stopped: {error}") from error
-        raise
+        if not stops.stopped:
+            save_model(trainer, directory)
     if not stops.stopped:
-        trainer.save_model(str(directory))
         accuracy |= _measure(arguments, trainer, "after")
     if writes:
+        generate_every = config.steps_per_generation * config.num_iterations
         _conclude(
             directory, info, accuracy, config.gradient_accumulation_steps / generate_every, stops.stopped
         )
     if stops.stopped and resumable and writes:
         print(f"stopped; --resume continues from the last checkpoint in {directory}", file=sys.stderr)
     return INTERRUPTED if stops.stopped else 0
+
+
+@contextmanager
+def _failures(trainer: Any, directory: Path, *, resumes: bool) -> Iterator[None]:
+    """What ends the training ends it in one line if the user can mend it; one that leaves nothing leaves no logs."""
+    from tokencredit.checkpoints import last_checkpoint, no_room
+    from tokencredit.cli.run_directory import clear_logs
+
+    try:
+        yield
+    except Exception as error:
+        if trainer.is_world_process_zero() and not resumes and not trainer.state.global_step:
+            clear_logs(directory)  # nothing was trained that could be continued
+        reason = no_room(error)
+        if reason is None and not isinstance(error, ValueError):
+            raise
+        named = getattr(error, "filename", None)
+        what = error if reason is None else f"cannot write {named or 'into ' + str(directory)}: {reason}"
+        last = last_checkpoint(directory, trainer.args.max_steps)
+        goes_on = f"; --resume goes on from {last.name}" if last else ""
+        print(file=sys.stderr)  # ends the line of the progress bar
+        raise UsageError(f"training stopped: {what}{goes_on}") from error
+
+
+def _on_main(config: Any) -> Callable[[str], None]:
+    """Prints a line on stderr, in one of the processes."""
+    return lambda line: print(line, file=sys.stderr) if config.process_index == 0 else None
 
 
 def _use_one_thread() -> None:
@@ -98,6 +127,7 @@ def _info(arguments: Any) -> dict[str, Any]:
         "dataset": None if run.task else arguments.source,
         "model": arguments.model.model_name_or_path or run.task,
         "seed": config.seed,
+        "processes": config.world_size,
         "versions": versions(),
         "settings": settings_of(arguments),
     }
@@ -105,13 +135,14 @@ def _info(arguments: Any) -> dict[str, Any]:
 
 def _given_checkpoint(config: Any) -> Path | None:
     """TRL's own --resume_from_checkpoint PATH."""
+    from tokencredit.checkpoints import flaw
+
     if not config.resume_from_checkpoint:
         return None
     path = Path(config.resume_from_checkpoint)
-    if not (path / "trainer_state.json").is_file():
-        raise UsageError(
-            f"{path} is no checkpoint: it has no trainer_state.json; --resume finds the last one"
-        )
+    reason = flaw(path, config.max_steps)
+    if reason is not None:
+        raise UsageError(f"cannot resume: {path} {reason}; --resume finds the last whole checkpoint")
     return path
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tokencredit.errors import UsageError
+from tokencredit.signals import Interruptions
 
 MOST_STARTS = 4
 """Of one job in one call: to train and to measure, with room for one that was killed."""
@@ -199,7 +200,8 @@ def work_through(jobs: Sequence[Job], launcher: Launcher, at_once: int, tell: Te
     """
     waiting, active = list(reversed(jobs)), list[_Active]()
     failures: dict[str, str] = {}
-    with _Interruptions() as interruptions:
+    # Not let in anywhere, such as between a process and its handle.
+    with Interruptions() as interruptions:
         while (waiting or active) and not interruptions.count:
             while waiting and len(active) < at_once:
                 item = _Active(waiting.pop())
@@ -231,26 +233,6 @@ def work_through(jobs: Sequence[Job], launcher: Launcher, at_once: int, tell: Te
     return failures
 
 
-class _Interruptions:
-    """Counts SIGINT and SIGTERM instead of letting them in anywhere, such as between a process and its handle."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._former: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> _Interruptions:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._former[number] = signal.signal(number, self._on_signal)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
-
-    def _on_signal(self, *_: object) -> None:
-        self.count += 1
-
-
 def last_line(path: Path) -> str:
     """The last line of a log that has something on it; progress bars rewrite theirs."""
     if not path.is_file():
@@ -261,7 +243,7 @@ def last_line(path: Path) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
-def _stop_all(handles: Sequence[Any], launcher: Launcher, interruptions: _Interruptions, tell: Tell) -> None:
+def _stop_all(handles: Sequence[Any], launcher: Launcher, interruptions: Interruptions, tell: Tell) -> None:
     """Waits until all processes have stopped; a second interruption asks them again, a third kills them."""
     running = [handle for handle in handles if launcher.exit_code(handle) is None]
     if running:

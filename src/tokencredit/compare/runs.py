@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokencredit.checkpoints import flaw, last_checkpoint, numbered
 from tokencredit.errors import UsageError
 from tokencredit.report.files import plain_json, read_lines, write_atomic
 from tokencredit.report.records import RUN, load_info
@@ -64,7 +65,6 @@ class TrainingRun:
         flags: of `tokencredit train`, all but --resume and --overwrite.
         steps: of the whole run.
         measure: the command that measures the given points into a file; None where there are no held-out problems.
-        checkpoint_of: the furthest complete checkpoint in a folder.
     """
 
     key: RunKey
@@ -72,7 +72,6 @@ class TrainingRun:
     flags: tuple[str, ...]
     steps: int
     measure: Callable[[Sequence[Point], Path], list[str]] | None
-    checkpoint_of: Callable[[Path], Path | None]
 
     @property
     def name(self) -> str:
@@ -93,7 +92,7 @@ class TrainingRun:
             left = self._unmeasured()
             if left:
                 return self.measure(left, self.folder / HELD_OUT)
-        for path in self.folder.glob("checkpoint-*"):
+        for _, path in numbered(self.folder):
             shutil.rmtree(path)
         return None
 
@@ -101,28 +100,16 @@ class TrainingRun:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / COMMAND).write_text(shlex.join(["tokencredit", "train", *self.flags]) + "\n")
         command = [sys.executable, "-m", "tokencredit", "train", *self.flags]
-        checkpoint = self.checkpoint_of(self.folder)
-        while checkpoint is not None and _step_of(checkpoint) >= self.steps:
-            shutil.rmtree(checkpoint)  # the trainer would go one step beyond it
-            checkpoint = self.checkpoint_of(self.folder)
-        if checkpoint is not None:
+        if last_checkpoint(self.folder, self.steps) is not None:
             return [*command, "--resume"]
         (self.folder / HELD_OUT).unlink(missing_ok=True)
         return [*command, "--overwrite"]
 
     def _unmeasured(self) -> list[Point]:
         done = measured(self.folder / HELD_OUT)
-        saved = [
-            (_step_of(path), path)
-            for path in self.folder.glob("checkpoint-*")
-            if (path / "trainer_state.json").is_file()
-        ]
+        saved = [(step, path) for step, path in numbered(self.folder) if flaw(path, step) is None]
         points = [point for point in sorted(saved) if point[0] < self.steps] + [(self.steps, self.folder)]
         return [point for point in points if any((point[0], way) not in done for way in TEMPERATURES)]
-
-
-def _step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
 @dataclass(frozen=True)

@@ -46,15 +46,28 @@ def plain_json(value: Any) -> Any:
 
 
 def append_line(path: str | Path, value: Mapping[str, Any]) -> None:
-    """Append one JSON object as one line, flushed; a line that a killed writer left cut off goes first.
+    """Append one JSON object as one line, flushed, or nothing; a line that a killed writer left cut off goes first.
 
-    Raises OSError if the file cannot be written.
+    Raises UsageError if the file cannot be written.
     """
     line = json.dumps(plain_json(value), allow_nan=False) + "\n"
-    with open(path, "ab+") as file:
-        _mend_tail(file)
-        file.write(line.encode())
-        file.flush()
+    try:
+        with open(path, "ab+", buffering=0) as file:
+            _mend_tail(file)
+            end = file.seek(0, os.SEEK_END)
+            try:
+                _write_all(file, line.encode())
+            except OSError:
+                file.truncate(end)
+                raise
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _write_all(file: Any, data: bytes) -> None:
+    """An unbuffered file takes as much as there is room for, and complains only if there is none."""
+    while data:
+        data = data[file.write(data) :]
 
 
 def _mend_tail(file: Any) -> None:
