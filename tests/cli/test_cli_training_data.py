@@ -10,6 +10,7 @@ from tokencredit.cli.arguments import parse_arguments
 from tokencredit.cli.training_data import (
     bound_rewards,
     build_dataset,
+    check_enough,
     checked_lengths,
     load_rows,
     reward_functions,
@@ -129,3 +130,32 @@ def test_prompts_must_leave_room_for_the_completion(template):
         UsageError, match=r"row 2 of rows\.jsonl has a prompt of 29 tokens.*reads 128 at most"
     ):
         checked_lengths(long, arguments, model, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("flags", "left"),
+    [
+        (("--num_train_epochs", "2"), 1),
+        (("--max_steps", "1"), None),  # ends before
+        (("--max_steps", "2"), 1),
+        (("--max_steps", "2", "--num_iterations", "2"), None),
+        (("--max_steps", "4", "--num_iterations", "2"), 1),
+        (("--gradient_accumulation_steps", "3", "--per_device_train_batch_size", "4"), 3),
+        (("--per_device_train_batch_size", "6"), None),
+    ],
+)
+def test_what_an_uneven_batch_leaves_out(capsys, flags, left):
+    """Nine problems, two completions of each, four problems a generation batch unless the flags say otherwise."""
+    sizes = (
+        "--per_device_train_batch_size",
+        "8",
+        "--num_generations",
+        "2",
+        "--gradient_accumulation_steps",
+        "1",
+    )
+    check_enough(9, parse_arguments([*DATA, *sizes, *flags]))
+    said = capsys.readouterr().err
+    assert said == "" if left is None else f"each epoch leaves out {left} of 9 problems" in said
+    check_enough(9, parse_arguments(["--task", "query", *sizes, *flags]))
+    assert capsys.readouterr().err == ""

@@ -32,7 +32,10 @@ def accuracy_reward(completions: Sequence[Any], answer: Sequence[Any], **kwargs:
 
 
 def accuracy_reward_for(
-    thinking: bool = False, no_answer: float | None = 0.0, marker: str | None = None
+    thinking: bool = False,
+    no_answer: float | None = 0.0,
+    marker: str | None = None,
+    tokenizer: Any = None,
 ) -> Reward:
     """`accuracy_reward` as configured.
 
@@ -41,9 +44,15 @@ def accuracy_reward_for(
             Prompts of chat messages do not show what the template puts after them; plain prompts speak for themselves.
         no_answer: what a completion without an answer gets; None leaves it out of the group, as TRL does with None.
         marker: the word or sign before the answer; by default boxes, #### and the like are recognised.
+        tokenizer: the policy's, where its think tags may be special tokens: TRL takes those out of the text, so that
+            completions are then read from their ids.
     """
+    read = _reader(tokenizer)
     return _named(
-        "accuracy_reward", lambda *args, **kwargs: _accuracy(thinking, no_answer, marker, *args, **kwargs)
+        "accuracy_reward",
+        lambda completions, answer, **kwargs: _accuracy(
+            thinking, no_answer, marker, read(completions, **kwargs), answer, **kwargs
+        ),
     )
 
 
@@ -51,23 +60,22 @@ def _accuracy(
     by_template: bool,
     no_answer: float | None,
     marker: str | None,
-    completions: Sequence[Any],
+    texts: Sequence[str],
     answer: Sequence[Any],
     prompts: Sequence[Any] | None = None,
     tolerance: Sequence[Any] | None = None,
     **_: Any,
 ) -> list[float | None]:
-    def reward(prompt: Any, completion: Any, gold: Any, allowed: Any) -> float | None:
+    def reward(prompt: Any, text: str, gold: Any, allowed: Any) -> float | None:
         if gold is None or check_gold(str(gold)) is not None:
             return None
         thinking = opens_thinking(prompt) if isinstance(prompt, str) else by_template
-        text = content_of(completion)
         found = verify(text, str(gold), marker=marker, thinking=thinking, tolerance=allowed).verdict
         return no_answer if found == "no-answer" else float(found == "right")
 
-    count = len(completions)
+    count = len(texts)
     tolerances = [parse_tolerance(value) and value for value in tolerance or [None] * count]
-    rows = list(zip(prompts or [None] * count, completions, answer, tolerances, strict=True))
+    rows = list(zip(prompts or [None] * count, texts, answer, tolerances, strict=True))
     return list(spread(lambda row: reward(*row), rows))
 
 
@@ -79,17 +87,20 @@ def format_reward(completions: Sequence[Any], **kwargs: Any) -> list[float | Non
     return format_reward_for()(completions, **kwargs)
 
 
-def format_reward_for(thinking: bool = False) -> Reward:
-    """`format_reward` for a chat template that opens a think block (`thinking`) or does not."""
-    return _named("format_reward", lambda *args, **kwargs: _format(thinking, *args, **kwargs))
+def format_reward_for(thinking: bool = False, tokenizer: Any = None) -> Reward:
+    """`format_reward` as configured; arguments as those of `accuracy_reward_for`."""
+    read = _reader(tokenizer)
+    return _named(
+        "format_reward",
+        lambda completions, **kwargs: _format(thinking, read(completions, **kwargs), **kwargs),
+    )
 
 
 def _format(
-    by_template: bool, completions: Sequence[Any], prompts: Sequence[Any] | None = None, **_: Any
+    by_template: bool, texts: Sequence[str], prompts: Sequence[Any] | None = None, **_: Any
 ) -> list[float | None]:
     rewards: list[float | None] = []
-    for prompt, completion in zip(prompts or [None] * len(completions), completions, strict=True):
-        text = content_of(completion)
+    for prompt, text in zip(prompts or [None] * len(texts), texts, strict=True):
         opened = opens_thinking(prompt) if isinstance(prompt, str) else by_template
         blocks = text.count("<think>") + opened
         found = extract(text, thinking=opened)
@@ -104,14 +115,47 @@ def _named(name: str, function: Reward) -> Reward:
     return function
 
 
+def _reader(tokenizer: Any) -> Callable[..., list[str]]:
+    """How the completions that TRL hands to a reward are read: their texts, or their ids for the think tags' sake."""
+    tags, others = _special_tags(tokenizer)
+
+    def read(
+        completions: Sequence[Any], completion_ids: Sequence[list[int]] | None = None, **_: Any
+    ) -> list[str]:
+        texts = [content_of(completion) for completion in completions]
+        if tags and completion_ids is not None:
+            for row, ids in enumerate(completion_ids):
+                # In a longer conversation what tools said is among the ids.
+                if isinstance(completions[row], str) or len(completions[row]) == 1:
+                    kept = [token for token in ids if token not in others]
+                    texts[row] = tokenizer.decode(kept, skip_special_tokens=False)
+        return texts
+
+    return read
+
+
+def _special_tags(tokenizer: Any) -> tuple[set[int], set[int]]:
+    """The ids of think tags that are special tokens, none where a response template takes the thinking out; and the
+    other special ids."""
+    if tokenizer is None or _parses_responses(tokenizer):
+        return set(), set()
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    special = set(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
+    found = {i for i, token in added.items() if i in special and token.content in ("<think>", "</think>")}
+    return found, special - found
+
+
+def _parses_responses(tokenizer: Any) -> bool:
+    return any(getattr(tokenizer, f"response_{kind}", None) for kind in ("template", "schema"))
+
+
 def template_opens_thinking(tokenizer: Any, **settings: Any) -> bool:
     """Whether the tokenizer's chat template opens a think block that the completion has to close.
 
     False without a chat template, and where a response template takes the thinking out before a completion is rewarded.
     `settings` are the template's own, as `chat_template_kwargs` gives them.
     """
-    parsed = any(getattr(tokenizer, f"response_{kind}", None) for kind in ("template", "schema"))
-    if parsed or not tokenizer.chat_template:
+    if _parses_responses(tokenizer) or not tokenizer.chat_template:
         return False
     begun = tokenizer.apply_chat_template(
         [{"role": "user", "content": "?"}], add_generation_prompt=True, tokenize=False, **settings

@@ -152,6 +152,7 @@ def _build_trainer(arguments: Any, directory: Path) -> Any:
     from tokencredit.cli.training_data import (
         bound_rewards,
         build_dataset,
+        check_enough,
         checked_lengths,
         load_rows,
         reward_functions,
@@ -163,7 +164,7 @@ def _build_trainer(arguments: Any, directory: Path) -> Any:
     rows = load_rows(arguments)
     evaluates = config.eval_strategy != "no"
     held_out = load_rows(arguments, held_out=True) if evaluates else []
-    _check_enough(len(rows), config, arguments.source)
+    check_enough(len(rows), arguments)
     model, tokenizer = load_model(
         model_arguments.model_name_or_path or run.task,
         revision=model_arguments.model_revision,
@@ -219,16 +220,6 @@ def _model_settings(arguments: Any) -> dict[str, Any]:
     settings.update(arguments.training.model_init_kwargs or {})
     arguments.training.model_init_kwargs = None  # the trainer gets a model, for which it would only warn
     return settings
-
-
-def _check_enough(count: int, config: Any, source: str) -> None:
-    needed = config.generation_batch_size // config.num_generations
-    if count < needed:
-        raise UsageError(
-            f"{source} has {count} problems, but one generation batch asks {needed} "
-            f"({config.generation_batch_size} completions, {config.num_generations} a problem); give more problems or "
-            "lower per_device_train_batch_size"
-        )
 
 
 def _measure(arguments: Any, trainer: Any, when: str) -> dict[str, float]:

@@ -47,8 +47,8 @@ def bound_rewards(rewards: list[Any], arguments: TrainArguments, tokenizer: Any)
     own = {
         "accuracy": get_task(task).reward
         if task
-        else accuracy_reward_for(thinking, without, arguments.training.credit_marker),
-        "format": format_reward_for(thinking),
+        else accuracy_reward_for(thinking, without, arguments.training.credit_marker, tokenizer),
+        "format": format_reward_for(thinking, tokenizer),
     }
     return [
         own.get(reward, reward) if isinstance(reward, str) else reward for reward in rewards or ["accuracy"]
@@ -144,6 +144,31 @@ def _mixture_rows(arguments: TrainArguments, held_out: bool, checks: dict[str, A
     return check_problems(
         ((f"row {number}", row) for number, row in enumerate(mixture[split], 1)), "mixture", **checks
     )
+
+
+def check_enough(count: int, arguments: TrainArguments) -> None:
+    """There are problems enough for one generation batch; how many each epoch leaves out is said.
+
+    Raises:
+        UsageError: there are not.
+    """
+    config = arguments.training
+    size, micro_steps = config.generation_batch_size or 0, config.steps_per_generation or 1
+    asked = size // (config.num_generations or 1)
+    if count < asked:
+        raise UsageError(
+            f"{arguments.source} has {count} problems, but one generation batch asks {asked} ({size} completions, "
+            f"{config.num_generations} a problem); give more problems or lower per_device_train_batch_size"
+        )
+    batches = config.max_steps * config.gradient_accumulation_steps / (micro_steps * config.num_iterations)
+    ends_before = 0 < batches <= count // asked - 1
+    # A task's problems are drawn at random, as many as one likes.
+    if count % asked and not ends_before and not arguments.run.task and os.environ.get("RANK", "0") == "0":
+        print(
+            f"each epoch leaves out {count % asked} of {count} problems: a generation batch asks {asked} at once; "
+            "batches of a size that divides their number would use all",
+            file=sys.stderr,
+        )
 
 
 def build_dataset(rows: list[dict[str, Any]], arguments: TrainArguments, tokenizer: Any) -> Dataset:
