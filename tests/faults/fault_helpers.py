@@ -1,0 +1,79 @@
+"""Commands in processes of their own, with a fault put in; what a run left, without its clocks."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from processes import PRELOADED
+
+STEPS = ("--max_steps", 6, "--save_steps", 2)
+Fault = Callable[..., None]
+
+
+def in_child(folder: Path, arguments: tuple[Any, ...], fault: Fault | None = None, *given: Any) -> int:
+    """The exit code of `tokencredit ARGUMENTS`, run in the folder after fault(*given); negative for a signal.
+
+    What it prints is added to log.txt there.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    context = multiprocessing.get_context("forkserver")
+    words = [str(argument) for argument in arguments]
+    process = context.Process(target=_run, args=(folder, words, fault, given))
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def _run(folder: Path, words: list[str], fault: Fault | None, given: tuple[Any, ...]) -> None:
+    import torch
+
+    from tokencredit.cli import main
+
+    torch.set_num_threads(1)
+    os.chdir(folder)
+    with open("log.txt", "a", buffering=1) as log:
+        sys.stdout = sys.stderr = log
+        if fault is not None:
+            fault(*given)
+        code = main(words)
+        log.flush()
+    os._exit(code)  # as the interpreter's own end does, but for what the preloaded libraries would tidy up
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def half(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def last_line(folder: Path) -> str:
+    return (folder / "log.txt").read_text().strip().splitlines()[-1]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def left(run: Path) -> dict[str, Any]:
+    """The trained weights, byte by byte, and all metrics and records but for times."""
+    metrics = [
+        {name: value for name, value in line.items() if not _is_clock(name)}
+        for line in lines(run / "metrics.jsonl")
+    ]
+    weights = (run / "model.safetensors").read_bytes()
+    return {"weights": weights, "metrics": metrics, "records": lines(run / "records.jsonl")}
+
+
+def _is_clock(name: str) -> bool:
+    return any(part in name for part in ("time", "second", "share_of_step"))
