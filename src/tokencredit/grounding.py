@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from tokencredit.errors import UsageError
 from tokencredit.rollouts import Rollouts
 from tokencredit.spans import Spans, find_spans, span_masks
+from tokencredit.steps import step_numbers
 
 PROBE = "\n\nThe final answer is \\boxed{"
 
@@ -25,6 +27,9 @@ def ground(
     probe: str | None = None,
     probe_always: bool = False,
     credited_mask: Tensor | None = None,
+    needs: Collection[str] = (),
+    ask: str = PROBE,
+    golds: Sequence[str] = (),
     **fields: Any,
 ) -> tuple[Rollouts, list[Spans]]:
     """Finds each row's spans and lays down the masks that credit works on.
@@ -37,6 +42,9 @@ def ground(
         probe: text that asks rows without an answer for one; None leaves them without (their weights are 1).
         probe_always: put the probe into rows with an answer too, before that answer.
         credited_mask: (B, T), tokens that may get credit; false for what a tool wrote.
+        needs: which of the fields steps, ask_ids and gold_ids are wanted, see `Strategy.needs`.
+        ask: text that asks for the answer early, for ask_ids.
+        golds: the B right answers, for gold_ids.
         **fields: further fields of Rollouts, such as advantages.
 
     Returns:
@@ -54,17 +62,34 @@ def ground(
         completion_mask.bool() if credited_mask is None else completion_mask.bool() & credited_mask.bool()
     )
     answered = answer_mask.to(completion_ids.device) & allowed
+    reasoning_mask = reasoning_mask.to(completion_ids.device) & allowed
+    if "steps" in needs:
+        fields["steps"] = step_numbers(tokenizer, completion_ids, completion_mask.bool(), reasoning_mask)
+    if "ask_ids" in needs:
+        asks = [probe_tokens(tokenizer, ask)] * completion_ids.shape[0]
+        fields["ask_ids"] = _padded(asks, completion_ids.device)
+    if "gold_ids" in needs:
+        answers = [tokenizer(gold, add_special_tokens=False)["input_ids"] for gold in golds]
+        fields["gold_ids"] = _padded(answers, completion_ids.device)
     rollouts = Rollouts(
         prompt_ids=prompt_ids,
         prompt_mask=prompt_mask,
         completion_ids=completion_ids,
         completion_mask=completion_mask,
-        reasoning_mask=reasoning_mask.to(completion_ids.device) & allowed,
+        reasoning_mask=reasoning_mask,
         answer_mask=answered,
         **_probe_fields(tokenizer, probe, ~answered.any(dim=1) | probe_always),
         **fields,
     )
     return rollouts, spans
+
+
+def _padded(rows: Sequence[list[int]], device: torch.device) -> Tensor:
+    """The rows (B, L), padded with -1."""
+    ids = torch.full((len(rows), max(map(len, rows), default=0)), -1, dtype=torch.long)
+    for own, row in zip(ids, rows, strict=True):
+        own[: len(row)] = torch.tensor(row, dtype=torch.long)
+    return ids.to(device)
 
 
 def _probe_fields(tokenizer: Any, probe: str | None, asked: Tensor) -> dict[str, Any]:

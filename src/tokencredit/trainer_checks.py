@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from tokencredit.credit import get_strategy
 from tokencredit.errors import UsageError
-from tokencredit.tasks.data import IMAGE_COLUMNS, RESERVED_COLUMNS
+from tokencredit.tasks.data import GOLD_COLUMNS, IMAGE_COLUMNS, RESERVED_COLUMNS
+
+logger = logging.getLogger("tokencredit.trl")
+GOLD = GOLD_COLUMNS[0]
+NO_GOLD = f"the credit strategy reads the right answers, but the dataset has no column {GOLD!r} with them"
 
 
 def check_sharding(accelerator: Any) -> None:
@@ -62,10 +68,11 @@ def check_rewards(reward_funcs: Any) -> None:
 
 
 def check_columns(dataset: Any, credit: str) -> None:
-    """No column has a name that TRL gives to something else, nor images that credit would not look at.
+    """No column has a name that TRL gives to something else, nor images that credit would not look at; and the right
+    answers are there if credit reads them.
 
     Raises:
-        UsageError: one has, by its name.
+        UsageError: one has, or is missing, by its name.
     """
     columns = getattr(dataset, "column_names", None) or []
     for name in RESERVED_COLUMNS:
@@ -80,3 +87,30 @@ def check_columns(dataset: Any, credit: str) -> None:
                     f"the dataset has a column {name!r}, but credit={credit} does not support multimodal inputs; "
                     "use credit=uniform or drop the column"
                 )
+    if columns and GOLD not in columns and "gold_ids" in get_strategy(credit).needs:
+        raise UsageError(NO_GOLD)
+
+
+def gold_texts(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """The right answer of each row of the data set.
+
+    Raises:
+        UsageError: a row without one.
+    """
+    found = [row.get(GOLD) for row in rows]
+    if any(gold is None for gold in found):
+        raise UsageError(NO_GOLD)
+    return [str(gold) for gold in found]
+
+
+def say_split_groups(args: Any) -> None:
+    """Warns where completions of one prompt are spread over ranks, as credit sees those of its own rank alone."""
+    rows = args.per_device_train_batch_size * args.steps_per_generation
+    if rows % args.num_generations:
+        logger.warning(
+            "credit=%s compares the completions of a prompt on each rank by itself, and %d rows a rank split groups of "
+            "%d over ranks; make per_device_train_batch_size x steps_per_generation a multiple of num_generations",
+            args.credit,
+            rows,
+            args.num_generations,
+        )

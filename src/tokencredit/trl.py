@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +28,14 @@ from tokencredit.report.records import RECORDS, append_record
 from tokencredit.report.token_record import token_record
 from tokencredit.rollouts import Rollouts
 from tokencredit.spans import Spans
-from tokencredit.trainer_checks import check_columns, check_rewards, check_room, check_sharding
+from tokencredit.trainer_checks import (
+    check_columns,
+    check_rewards,
+    check_room,
+    check_sharding,
+    gold_texts,
+    say_split_groups,
+)
 from tokencredit.trainer_config import OARConfig
 from tokencredit.trainer_logging import StepClock, credit_metrics, total_rewards
 from tokencredit.trainer_resume import ResumableTrainer
@@ -78,9 +86,14 @@ class OARTrainer(ResumableTrainer):
         unwrapped = self.accelerator.unwrap_model(self.model)
         half = True if self.args.bf16 or self.args.fp16 else None
         several = self.accelerator.num_processes > 1
+        if several and "groups" in self.strategy.needs:
+            say_split_groups(self.args)
         self._policy = Policy(unwrapped, self.args.credit_token_budget, half_precision=half, in_step=several)
         self._reader = GraphReader(unwrapped, half) if self.args.credit_stage == "loss" else None
-        self._said, self._lost = False, False  # what is said once: why not in the loss, that rows weren't finite
+        self._said, self._lost = (
+            False,
+            False,
+        )  # what is said once: why not in the loss, that rows weren't finite
         self._generation: Generation | None = None
         self.credit_seconds = 0.0  # of the step so far
         self.add_callback(StepClock(self))
@@ -111,10 +124,10 @@ class OARTrainer(ResumableTrainer):
         if self.args.credit == "uniform":
             self._metrics["train"]["credit/seconds"].append(0.0)
             if self._records_due():
-                self._record(*self._ground(output), None, self._generation_key())
+                self._record(*self._ground(output, inputs), None, self._generation_key())
             return output
         options = self.args.credit_options(self._generation_key(), self._tokenizer.pad_token_id)
-        generation = Generation.of(*self._ground(output), options, self._policy.dtype)
+        generation = Generation.of(*self._ground(output, inputs), options, self._policy.dtype)
         rows = torch.arange(output["advantages"].shape[0], device=output["advantages"].device)
         if self._in_loss():
             output["credit_row"] = rows
@@ -153,11 +166,18 @@ class OARTrainer(ResumableTrainer):
             self._finish(generation)
         return cast(torch.Tensor, loss)
 
-    def _ground(self, output: dict[str, Any]) -> tuple[Rollouts, list[Spans]]:
-        """TRL's output as Rollouts, with the rows keyed by their place in the whole generation batch."""
+    def _ground(
+        self, output: dict[str, Any], inputs: Sequence[dict[str, Any]] = ()
+    ) -> tuple[Rollouts, list[Spans]]:
+        """TRL's output as Rollouts, with rows keyed and groups numbered by their place in the whole generation batch.
+
+        `inputs` are the rows of the data set, for strategies that need the right answers.
+        """
         rows = output["completion_ids"].shape[0]
         first = self.accelerator.process_index * rows
         device = output["completion_ids"].device
+        keys = torch.arange(first, first + rows, device=device)
+        needs = self.strategy.needs
         return ground(
             self._tokenizer,
             output["prompt_ids"],
@@ -168,8 +188,12 @@ class OARTrainer(ResumableTrainer):
             probe=self.args.credit_probe if self._probes else None,
             probe_always=self.args.credit_probe_always,
             credited_mask=output.get("tool_mask"),
+            needs=needs,
+            ask=self.args.credit_probe,
+            golds=gold_texts(inputs) if "gold_ids" in needs else (),
             advantages=output["advantages"],
-            row_keys=torch.arange(first, first + rows, device=device),
+            groups=keys // (self.num_generations or 1),
+            row_keys=keys,
         )
 
     def _generation_key(self) -> int:

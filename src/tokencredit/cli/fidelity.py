@@ -221,6 +221,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         _contender(text, common, arguments.seed) for text in split_names(arguments.credit, "--credit")
     ]
     options = Options(**common, seed=arguments.seed)
+    _check_needs(contenders, arguments)
     return Plan(
         contenders=with_baselines(contenders, options),
         options=options,
@@ -229,6 +230,21 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         reference=not arguments.no_reference,
         kept=arguments.records if arguments.out else 0,
     )
+
+
+def _check_needs(contenders: Sequence[Contender], arguments: argparse.Namespace) -> None:
+    """Refuses strategies that read which completions failed where none is judged, or is alone with its problem."""
+    for contender in contenders:
+        needs = contender.strategy.needs
+        if needs and not arguments.task:
+            raise UsageError(
+                f"--credit {contender.name} reads which completions failed, which --data does not tell; use --task"
+            )
+        if "groups" in needs and arguments.generations == 1:
+            raise UsageError(
+                f"--credit {contender.name} compares completions of one problem: give --generations 2 or more, "
+                "such as 8"
+            )
 
 
 def _contender(text: str, common: Mapping[str, Any], seed: int) -> Contender:

@@ -72,4 +72,6 @@ class Strategy:
         missing = [NEEDED[name] for name in self.needs if getattr(rollouts, name) is None]
         if missing:
             name = getattr(self.function, "__name__", "this strategy").replace("_", "-")
-            raise UsageError(f"the credit strategy {name} needs {' and '.join(missing)}, not known here")
+            raise UsageError(
+                f"the credit strategy {name} needs {' and '.join(missing)}, which are not known here"
+            )

@@ -14,7 +14,7 @@ from tokencredit.credit import STRATEGIES, Options, TokenCredit, assign
 from tokencredit.errors import UsageError
 from tokencredit.fidelity.baselines import COMPARED
 from tokencredit.fidelity.causal import Curves, causal_curves
-from tokencredit.fidelity.figures import path_figures, role_figures, step_figures
+from tokencredit.fidelity.figures import fatal_figures, path_figures, role_figures, step_figures
 from tokencredit.fidelity.nearness import agreement
 from tokencredit.fidelity.plan import Contender, Measured, Plan, Tell
 from tokencredit.fidelity.ranking import Figures
@@ -121,14 +121,16 @@ class BatchRun:
         rows: list[Figures] = [{} for _ in self.spans]
         if self.truths:
             scores, blames = magnitude(credit).double().cpu().numpy(), blame(credit).double().cpu().numpy()
-            assert self.rollouts.rewards is not None
+            assert self.rollouts.rewards is not None and self.rollouts.steps is not None
             for row, truth in enumerate(self.truths):
                 tokens = mask[row].nonzero().squeeze(1).tolist()
                 on_path = [truth["on_path"][token] for token in tokens]
                 rows[row] |= path_figures(scores[row, tokens], on_path)
-                if self.rollouts.rewards[row] <= 0:
+                if self.rollouts.rewards[row] <= 0 and credit.rows[row]:
                     right = [truth["right"][token] for token in tokens]
                     rows[row] |= step_figures(blames[row, tokens], on_path, right)
+                    steps = self.rollouts.steps[row, tokens].tolist()
+                    rows[row] |= fatal_figures(blames[row, tokens], steps, on_path, right)
         if reference is not None:
             for row, near in enumerate(agreement(credit, reference, mask)):
                 rows[row] |= {f"exact_{name}": value for name, value in near.items()}

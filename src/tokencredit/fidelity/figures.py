@@ -36,6 +36,20 @@ def step_figures(blame: Vector, on_path: Sequence[bool], right: Sequence[bool | 
     return {"step_auroc": auroc(blame, positives), "step_ap": average_precision(blame, positives)}
 
 
+def fatal_figures(
+    blame: Vector, steps: Sequence[int], on_path: Sequence[bool], right: Sequence[bool | None]
+) -> Figures:
+    """How well the mean blame of a failed completion's steps finds the fatal one, the first wrong one on the path.
+
+    `steps` has the step of each of the n reasoning tokens. None as for `step_figures`, and with a single step.
+    """
+    numbers = np.asarray(steps)
+    wrong = [step for step, path, ok in zip(steps, on_path, right, strict=True) if path and ok is False]
+    kinds = np.unique(numbers[numbers >= 0])
+    means = [blame[numbers == kind].mean() for kind in kinds]
+    return {"fatal_auroc": auroc(means, kinds == min(wrong)) if wrong else None}
+
+
 def role_figures(shares: Mapping[str, Mapping[str, Any]], roles: Sequence[str]) -> dict[str, Figures]:
     """Share of importance and mean weight by role.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tokencredit.errors import UsageError
 from tokencredit.evaluation.decoding import Decoding
-from tokencredit.grounding import ground
+from tokencredit.grounding import PROBE, ground
 from tokencredit.rollouts import Rollouts
 from tokencredit.spans import Spans
 from tokencredit.tasks import Task
@@ -158,9 +158,9 @@ def _grounded(
     device = subject.model.device
     ids, mask = _padded(completions)
     texts = subject.tokenizer.batch_decode(completions, skip_special_tokens=True)
-    rewards = torch.ones(len(texts), dtype=torch.float64)
+    rewards, golds, needs = torch.ones(len(texts), dtype=torch.float64), [], ["steps"]
     if subject.task is not None:
-        golds = [subject.golds[problem] for problem in problems]
+        golds, needs = [subject.golds[problem] for problem in problems], ["steps", "ask_ids", "gold_ids"]
         rewards = torch.tensor(subject.task.reward(texts, golds), dtype=torch.float64)
     first = problems[0] * subject.decoding.samples
     rollouts, spans = ground(
@@ -171,6 +171,9 @@ def _grounded(
         mask.to(device),
         marker=subject.marker,
         probe=subject.probe,
+        needs=needs,
+        ask=subject.task.marker if subject.task else PROBE,
+        golds=golds,
         texts=texts,
         rewards=rewards.to(device),
         advantages=torch.where(rewards > 0, 1.0, -1.0).to(device),

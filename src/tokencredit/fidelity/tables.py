@@ -15,6 +15,7 @@ TRUTH = {
     "path_precision": "path P@n",
     "step_auroc": "wrong step AUROC",
     "step_ap": "wrong step AP",
+    "fatal_auroc": "fatal step AUROC",
 }
 AGREEMENT = {
     "exact_spearman": "Spearman",
