@@ -19,6 +19,7 @@ from tokencredit.credit.advantages import group_advantages
 from tokencredit.credit.base import Credit, Strategy
 from tokencredit.credit.blame import entropy_blame
 from tokencredit.credit.early_answer import early_answer
+from tokencredit.credit.entropy_shaping import entropy_shaping
 from tokencredit.credit.gate import bilevel_gate
 from tokencredit.credit.gradient import oar_g
 from tokencredit.credit.options import Options
@@ -61,6 +62,7 @@ STRATEGIES: dict[str, Strategy] = {
     "entropy-blame": Strategy(
         entropy_blame, "in failures alone: the entropy of the token's prediction", needs=("advantages",)
     ),
+    "entropy-shaping": Strategy(entropy_shaping, "the entropy of the token's prediction over its mean"),
     "uniform": Strategy(controls.uniform, "control: all tokens alike, plain GRPO"),
     "random": Strategy(controls.random, "control: uniform random importance"),
     "position": Strategy(controls.position, "control: later tokens matter more"),
