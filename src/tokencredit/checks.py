@@ -139,7 +139,7 @@ def _changed_logits(passes: Passes, batch: Batch) -> Tensor:
     edits = Edits(
         torch.tensor([0, 0, 1, 1], device=device),
         torch.tensor([0, 6, 0, 6], device=device),
-        batch.ids[[0, 0, 1, 1], [1, 2, 3, 4]],
+        batch.ids[[0, 0, 1, 1], [1, 2, 3, 4]][:, None],
     )
     found: dict[int, Tensor] = {}
     for part, _, changed in passes.changed(batch, edits, 0, Budget(1024, 1 << 30)):

@@ -32,7 +32,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class Edits:
-    """(N,) each: edit n puts new_ids[n] in place of completion token tokens[n] of the batch's row rows[n]."""
+    """Edit n puts new_ids[n] (N, L) in place of the L completion tokens from tokens[n] on, of the batch's row rows[n];
+    where it is -1 the token stays. rows and tokens are (N,)."""
 
     rows: Tensor
     tokens: Tensor
@@ -46,6 +47,23 @@ class Clean:
     outcome: Outcome
     prompts: list[Segment] = field(default_factory=list)
     completions: list[Segment] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What some edits' rows predict where they are computed anew.
+
+    Attributes:
+        edits: (n,) which edits.
+        places: (r,) which of these n each of the r predictions belongs to.
+        columns: (r,) which of the batch's columns that are read it is.
+        logits: (r, V).
+    """
+
+    edits: Tensor
+    places: Tensor
+    columns: Tensor
+    logits: Tensor
 
 
 @dataclass(frozen=True)
@@ -66,10 +84,18 @@ class Passes(Protocol):
     def clean(self, batch: Batch) -> Clean:
         """The clean outcome, without gradient: one pass."""
 
+    def kept(self, batch: Batch, m: int) -> Clean:
+        """As `clean`, with what edits build on."""
+
     def changed(
         self, batch: Batch, edits: Edits, m: int, budget: Budget
     ) -> Iterator[tuple[Tensor, Outcome, Outcome]]:
         """As `Policy.perturbed`."""
+
+    def predictions(
+        self, batch: Batch, clean: Clean, edits: Edits, m: int, budget: Budget
+    ) -> Iterator[Predictions]:
+        """As `Policy.predictions`, on top of what `kept` gave."""
 
     def differentiable(self, batch: Batch, clean: Clean | None, noise: Tensor | None) -> tuple[Outcome, Leaf]:
         """As `Policy.differentiable_outcome`."""
@@ -90,10 +116,27 @@ class WholeRows:
         with torch.no_grad():
             return Clean(self.caller.rows(batch, batch.ids))
 
+    def kept(self, batch: Batch, m: int) -> Clean:
+        return self.clean(batch)
+
     def changed(
         self, batch: Batch, edits: Edits, m: int, budget: Budget
     ) -> Iterator[tuple[Tensor, Outcome, Outcome]]:
         clean = self.clean(batch).outcome
+        for part, changed in self._edited(batch, edits, budget):
+            yield part, clean.select(edits.rows[part]), changed
+
+    def predictions(
+        self, batch: Batch, clean: Clean, edits: Edits, m: int, budget: Budget
+    ) -> Iterator[Predictions]:
+        first = batch.columns[edits.rows, edits.tokens] - batch.read_from
+        for part, changed in self._edited(batch, edits, budget):
+            columns = torch.arange(changed.mask.shape[1], device=first.device)
+            places, columns = (changed.mask & (columns >= first[part, None])).nonzero(as_tuple=True)
+            yield Predictions(part, places, columns, changed.logits[places, columns])
+
+    def _edited(self, batch: Batch, edits: Edits, budget: Budget) -> Iterator[tuple[Tensor, Outcome]]:
+        """Which edits (n,), and the outcome of their rows, in parts within the budget."""
         columns = batch.columns[edits.rows, edits.tokens]
         limit = budget.reads(batch.read_mask.shape[1], self.caller.vocabulary)
         limit = max(1, min(limit, budget.tokens // batch.ids.shape[1]))
@@ -104,10 +147,11 @@ class WholeRows:
                 continue
             edited = take(batch, edits.rows[part])
             ids = edited.ids.clone()
-            ids[torch.arange(part.numel(), device=ids.device), columns[part]] = edits.new_ids[part]
+            row, offset = (edits.new_ids[part] >= 0).nonzero(as_tuple=True)
+            ids[row, columns[part][row] + offset] = edits.new_ids[part][row, offset]
             with torch.no_grad():
                 changed = self.caller.rows(edited, ids)
-            yield part, clean.select(edits.rows[part]), changed
+            yield part, changed
 
     def differentiable(self, batch: Batch, clean: Clean | None, noise: Tensor | None) -> tuple[Outcome, Leaf]:
         columns = batch.columns.clamp(max=batch.ids.shape[1] - 1)
@@ -136,29 +180,60 @@ class PackedRows:
         prompts, completions = row_segments(batch)
         return self._clean(batch, prompts, completions)
 
+    def kept(self, batch: Batch, m: int) -> Clean:
+        prompts, completions = row_segments(batch, keep=True, influence=m > 0)
+        return self._clean(batch, prompts, completions)
+
     def changed(
         self, batch: Batch, edits: Edits, m: int, budget: Budget
     ) -> Iterator[tuple[Tensor, Outcome, Outcome]]:
-        prompts, completions = row_segments(batch, keep=True, influence=m > 0)
-        clean = self._clean(batch, prompts, completions).outcome
-        segments = _sparse_edits(batch, edits, completions, m) if m else _exact_edits(edits, completions)
+        clean = self.kept(batch, m)
+        limit = budget.reads(batch.read_mask.shape[1], self.caller.vocabulary)
+        for part, segments in self._edited(batch, clean, edits, m, replace(budget, rows=limit)):
+            rows = edits.rows[part]
+            with torch.no_grad():
+                changed = self._read(batch, rows, segments)
+            yield part, clean.outcome.select(rows), changed
+
+    def predictions(
+        self, batch: Batch, clean: Clean, edits: Edits, m: int, budget: Budget
+    ) -> Iterator[Predictions]:
+        # Nearly every token that is run is read, too.
+        readable = max(1, budget.logits // self.caller.vocabulary)
+        first_read = batch.read_from - batch.mask.long().argmax(dim=1) if batch.size else batch.rows
+        width = batch.read_mask.shape[1]
+        within = replace(budget, tokens=min(budget.tokens, readable))
+        for part, segments in self._edited(batch, clean, edits, m, within):
+            places = torch.repeat_interleave(
+                torch.arange(len(segments), device=part.device),
+                _whole_numbers([segment.size for segment in segments], part.device),
+            )
+            rows = edits.rows[part][places]
+            columns = torch.cat([segment.positions for segment in segments]) - first_read[rows]
+            read = (columns >= 0) & (columns < width)
+            read = read & batch.read_mask[rows, columns.clamp(0, width - 1)]
+            with torch.no_grad():
+                logits = self.caller.packed(segments, read.nonzero().squeeze(1))
+            yield Predictions(part, places[read], columns[read], logits)
+
+    def _edited(
+        self, batch: Batch, clean: Clean, edits: Edits, m: int, budget: Budget
+    ) -> Iterator[tuple[Tensor, list[Segment]]]:
+        """Which edits (n,), and the segments that they make run anew, in parts within the budget."""
+        own = clean.completions
+        segments = _sparse_edits(batch, edits, own, m) if m else _exact_edits(edits, own)
         # Suffixes of equal shape share one attention call, so they go into the same pass.
         row_of = edits.rows.tolist()
         order = sorted(range(len(segments)), key=lambda n: _shape(segments[n], row_of[n]))
-        limit = budget.reads(batch.read_mask.shape[1], self.caller.vocabulary)
         # Kept keys and values take their part of the budget, so that longer rows don't take more memory.
-        kept = sum(segment.size for segment in [*distinct(prompts), *completions])
+        kept = sum(segment.size for segment in [*distinct(clean.prompts), *own])
         tokens = max(budget.tokens - kept, budget.tokens // 2)
-        for run in self.ranks.in_step(parts([segments[n].size for n in order], tokens, limit)):
+        for run in self.ranks.in_step(parts([segments[n].size for n in order], tokens, budget.rows)):
             if run is None:
                 self.caller.empty()
                 continue
             chosen = [order[place] for place in run]
-            part = torch.tensor(chosen, device=edits.rows.device)
-            rows = edits.rows[part]
-            with torch.no_grad():
-                changed = self._read(batch, rows, [segments[n] for n in chosen])
-            yield part, clean.select(rows), changed
+            yield torch.tensor(chosen, device=edits.rows.device), [segments[n] for n in chosen]
 
     def differentiable(self, batch: Batch, clean: Clean | None, noise: Tensor | None) -> tuple[Outcome, Leaf]:
         if clean is None:
@@ -251,14 +326,15 @@ def distinct(segments: Sequence[Segment]) -> list[Segment]:
 def _exact_edits(edits: Edits, completions: Sequence[Segment]) -> list[Segment]:
     """For each edit the row from its token on."""
     segments = []
-    for row, token, new_id in zip(edits.rows.tolist(), edits.tokens.tolist(), edits.new_ids, strict=True):
-        segments.append(_suffix(completions[row], token, new_id))
+    for row, token, new_ids in zip(edits.rows.tolist(), edits.tokens.tolist(), edits.new_ids, strict=True):
+        segments.append(_suffix(completions[row], token, new_ids))
     return segments
 
 
-def _suffix(clean: Segment, token: int, new_id: Tensor) -> Segment:
+def _suffix(clean: Segment, token: int, new_ids: Tensor) -> Segment:
     ids = clean.ids[token:].clone()
-    ids[0] = new_id
+    placed = (new_ids >= 0).nonzero().squeeze(1)
+    ids[placed] = new_ids[placed]
     return Segment(ids, clean.start + token, prefix=clean)
 
 
@@ -281,7 +357,7 @@ def _sparse_edits(batch: Batch, edits: Edits, completions: Sequence[Segment], m:
         rest = torch.arange(tail, clean.size, device=tokens.device).expand(tokens.numel(), -1)
         places = torch.cat([tokens[:, None], most.sort(dim=0).values.T, rest], dim=1)
         ids = clean.ids[places]
-        ids[:, 0] = new_ids
+        ids[:, 0] = new_ids[:, 0]
         positions = clean.start + places
         for edit, token, *piece in zip(of_row.tolist(), tokens.tolist(), ids, positions, strict=True):
             segments[edit] = Segment(piece[0], clean.start + token, piece[1], prefix=clean)
@@ -290,8 +366,10 @@ def _sparse_edits(batch: Batch, edits: Edits, completions: Sequence[Segment], m:
 
 def _tail(batch: Batch, row: int, clean: Segment) -> int:
     """The first token that is computed anew after every edit: what follows the reasoning, and all that is read."""
-    first_read = clean.size - 1 - int(batch.read_mask[row].nonzero().max())
-    return min(first_read, int(batch.reasoning[row].nonzero().max()) + 1)
+    reasoning = batch.reasoning[row]
+    reads = batch.read_from + batch.read_mask[row].nonzero().squeeze(1)
+    outcome = reads[~torch.isin(reads + 1, batch.columns[row, reasoning])]
+    return min(int(outcome[0] - batch.columns[row, 0]), int(reasoning.nonzero().max()) + 1)
 
 
 def _shape(segment: Segment, row: int) -> tuple[bool, int, int, int]:

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding, normalize
 
 from tokencredit.calling import Caller
 from tokencredit.checks import packing_agrees, padding_agrees, refuse_without_gradient
@@ -36,9 +37,19 @@ from tokencredit.layout import (
     empty_batch,
     first_read_row,
     outcome_row,
+    reasoning_row,
 )
 from tokencredit.memory import LEAST_TOKENS, found_budget, ran_out
-from tokencredit.passes import Budget, Clean, Edits, Leaf, PackedRows, Passes, WholeRows
+from tokencredit.passes import (
+    Budget,
+    Clean,
+    Edits,
+    Leaf,
+    PackedRows,
+    Passes,
+    Predictions,
+    WholeRows,
+)
 from tokencredit.ranks import Ranks
 from tokencredit.rollouts import Rollouts
 
@@ -107,12 +118,15 @@ class Policy:
 
     # --- what strategies call -------------------------------------------------------------------------------------
 
-    def map(self, rollouts: Rollouts, outcome: str, function: Callable[[Batch], Tensor]) -> Tensor:
+    def map(
+        self, rollouts: Rollouts, outcome: str, function: Callable[[Batch], Tensor], reasoning: bool = False
+    ) -> Tensor:
         """What the function makes of the rows with an outcome to read and something to attribute it to.
 
         Args:
             outcome: the mode that will be read; `last` needs one position only.
             function: batch -> (b, T), for its b rows. When memory runs out it is called again with fewer of them.
+            reasoning: read the predictions of the reasoning's tokens too, beside every position of the outcome.
 
         Returns:
             (B, T), 0 in all other rows.
@@ -123,6 +137,7 @@ class Policy:
         """
         readable = rollouts.readable.nonzero().squeeze(1).tolist()
         build = first_read_row if outcome == "last" else outcome_row
+        build = reasoning_row if reasoning else build
         # Gradients are asked for inside, whatever mode the caller is in.
         with torch.inference_mode(False), torch.enable_grad():
             result = torch.zeros(rollouts.shape, dtype=self.dtype, device=rollouts.completion_ids.device)
@@ -140,10 +155,11 @@ class Policy:
         """The outcome before and after each edit, without gradient, in parts within the budget.
 
         Args:
-            rows, tokens, new_ids: (N,) edit n puts new_ids[n] in place of completion token tokens[n] of the batch's
-                row rows[n].
-            m: how many later reasoning positions are computed anew, those that attend most to the token; 0: all of
-                them, which is exact. Rows that can't be packed are always exact.
+            rows, tokens: (N,) of edit n: the batch's row and the first completion token that changes.
+            new_ids: (N,) what takes that token's place, or (N, L) what takes the places of L tokens from it on; -1
+                leaves a token as it is.
+            m: for edits of one token, how many later reasoning positions are computed anew, those that attend most to
+                the token; 0: all of them, which is exact. Rows that can't be packed are always exact.
 
         Yields:
             which edits (n,), and their clean and changed Outcome, (n, K, V) each.
@@ -151,8 +167,44 @@ class Policy:
         Raises:
             UsageError: a new id that the model's embedding doesn't know.
         """
-        self._refuse_unknown(new_ids.unique().tolist())
+        alone = new_ids.dim() == 1
+        self._refuse_unknown((new_ids if alone else new_ids[new_ids >= 0]).unique().tolist())
+        new_ids = new_ids[:, None] if alone else new_ids
         yield from self._passes().changed(batch, Edits(rows, tokens, new_ids), m, self._budget())
+
+    def kept(self, batch: Batch, m: int = 0) -> Clean:
+        """As `clean`, with what `predictions` of edits with this m build on."""
+        return self._passes().kept(batch, m)
+
+    def predictions(
+        self, batch: Batch, clean: Clean, rows: Tensor, tokens: Tensor, new_ids: Tensor, m: int = 0
+    ) -> Iterator[Predictions]:
+        """What is predicted after each edit where it is computed anew, without gradient, in parts within the budget.
+
+        Args:
+            batch: of a `map` that reads the reasoning too.
+            clean: what `kept` gave for the batch and m.
+            rows, tokens, new_ids, m: as for `perturbed`, (N,) each. With m > 0 what else is read stays out, so that a
+                token has m + 1 later tokens and those after the reasoning for its targets. Rows that can't be packed
+                are always exact.
+
+        Raises:
+            UsageError: a new id that the model's embedding doesn't know.
+        """
+        self._refuse_unknown(new_ids.unique().tolist())
+        edits = Edits(rows, tokens, new_ids[:, None])
+        yield from self._passes().predictions(batch, clean, edits, m, self._budget())
+
+    def most_similar(self, ids: Tensor, candidates: Tensor) -> Tensor:
+        """Of each token's candidates (n, k) the one whose input embedding is nearest in angle, (n,).
+
+        Raises:
+            UsageError: the model's embedding has no matrix of numbers to look into.
+        """
+        table = self._caller.embedding_table()
+        own, others = (normalize(embedding(x, table).to(self.dtype), dim=-1) for x in (ids, candidates))
+        nearest = torch.einsum("nh,nkh->nk", own, others).argmax(dim=1, keepdim=True)
+        return candidates.gather(1, nearest).squeeze(1)
 
     def differentiable_outcome(
         self, batch: Batch, clean: Clean | None = None, noise: Tensor | None = None

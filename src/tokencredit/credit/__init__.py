@@ -25,6 +25,7 @@ from tokencredit.credit.gradient import oar_g
 from tokencredit.credit.options import Options
 from tokencredit.credit.perturbation import oar_p
 from tokencredit.credit.sibling import sibling
+from tokencredit.credit.span_masking import span_masking
 from tokencredit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ STRATEGIES: dict[str, Strategy] = {
         entropy_blame, "in failures alone: the entropy of the token's prediction", needs=("advantages",)
     ),
     "entropy-shaping": Strategy(entropy_shaping, "the entropy of the token's prediction over its mean"),
+    "span-masking": Strategy(
+        span_masking, "how much less likely the answer is without the token's step", needs=("steps",)
+    ),
     "uniform": Strategy(controls.uniform, "control: all tokens alike, plain GRPO"),
     "random": Strategy(controls.random, "control: uniform random importance"),
     "position": Strategy(controls.position, "control: later tokens matter more"),
