@@ -76,7 +76,8 @@ def bart(dtype: torch.dtype = torch.float64, seed: int = 0) -> BartForCausalLM:
 
 def ragged(seed: int = 0) -> Rollouts:
     """Seven rows: different lengths, answers of 1 to 4 tokens, tokens after the answer, a row without an answer, one
-    whose answer comes first, one with a single reasoning token, one with zero advantage, and ids equal to the pad."""
+    whose answer comes first, one with a single reasoning token, one with zero advantage, and ids equal to the pad.
+    Each is alone in its group."""
     random = torch.Generator().manual_seed(seed)
     #        prompt, reasoning, marker, answer, tail
     shapes = [
@@ -105,7 +106,19 @@ def ragged(seed: int = 0) -> Rollouts:
         reasoning[row, :thought] = True
         answer[row, thought + marker : thought + marker + said] = True
     advantages = torch.tensor([1.0, -0.5, 0.7, 1.2, -1.0, 0.4, 0.0], dtype=torch.float64)
-    return Rollouts(prompt_ids, prompt_mask, completion_ids, completion_mask, reasoning, answer, advantages)
+    return Rollouts(
+        prompt_ids,
+        prompt_mask,
+        completion_ids,
+        completion_mask,
+        reasoning,
+        answer,
+        advantages,
+        groups=torch.arange(rows),
+        steps=torch.where(reasoning, torch.arange(length) // 3, -1),
+        gold_ids=torch.full((rows, 1), 4),
+        ask_ids=torch.full((rows, 1), 9),
+    )
 
 
 def with_probe(rollouts: Rollouts, rows: list[int], probe: tuple[int, ...] = (8, 9, 10)) -> Rollouts:
@@ -121,3 +134,52 @@ def with_probe(rollouts: Rollouts, rows: list[int], probe: tuple[int, ...] = (8,
 
 def rows_of(rollouts: Rollouts, rows: list[int]) -> Rollouts:
     return rollouts.select(torch.tensor(rows))
+
+
+def family(seed: int = 0) -> Rollouts:
+    """Nine completions of three prompts: two successes and two failures, one success and two failures, two failures.
+
+    Rows differ in length and in the number of their steps; row 1 begins as the success of row 0 does.
+    """
+    random = torch.Generator().manual_seed(seed)
+    groups = [0, 0, 0, 0, 1, 1, 1, 2, 2]
+    #        tokens of each step, marker, answer, tail
+    shapes = [
+        ([3, 4, 2], 1, 1, 1),
+        ([3, 2, 2], 1, 1, 0),
+        ([2, 5], 1, 2, 1),
+        ([4, 1, 3, 2], 1, 1, 1),
+        ([2, 2], 0, 1, 0),
+        ([5, 2, 3], 1, 1, 1),
+        ([1], 1, 2, 0),
+        ([2, 3], 1, 1, 1),
+        ([3], 1, 1, 1),
+    ]
+    rows, width = len(shapes), max(sum(sizes) + sum(rest) for sizes, *rest in shapes)
+    prompts = [torch.randint(1, VOCABULARY, (size,), generator=random) for size in (4, 6, 3)]
+    prompt_ids, completion_ids = torch.zeros(rows, 6, dtype=torch.long), torch.zeros(rows, width).long()
+    prompt_mask, completion_mask = prompt_ids.bool(), completion_ids.bool()
+    reasoning, answer, steps = completion_mask.clone(), completion_mask.clone(), completion_ids - 1
+    for row, (sizes, marker, said, tail) in enumerate(shapes):
+        prompt = prompts[groups[row]]
+        prompt_ids[row, -prompt.numel() :], prompt_mask[row, -prompt.numel() :] = prompt, True
+        thought, count = sum(sizes), sum(sizes) + marker + said + tail
+        completion_ids[row, :count] = torch.randint(1, VOCABULARY, (count,), generator=random)
+        completion_mask[row, :count], reasoning[row, :thought] = True, True
+        answer[row, thought + marker : thought + marker + said] = True
+        steps[row, :thought] = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    completion_ids[1, :3] = completion_ids[0, :3]
+    gold = torch.tensor([[5, -1], [6, 7], [8, -1]])[groups]
+    return Rollouts(
+        prompt_ids,
+        prompt_mask,
+        completion_ids,
+        completion_mask,
+        reasoning,
+        answer,
+        advantages=torch.tensor([1.0, -0.5, -1.2, 0.8, -0.6, 1.1, -0.5, 0, 0], dtype=torch.float64),
+        groups=torch.tensor(groups),
+        steps=steps,
+        gold_ids=gold,
+        ask_ids=torch.tensor([[9, 3]]).expand(rows, -1),
+    )

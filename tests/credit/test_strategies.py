@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from models import gpt2, llama, ragged, rows_of, with_probe
+from models import bart, family, gpt2, llama, ragged, rows_of, with_probe
 from tokencredit import (
     STRATEGIES,
     Options,
@@ -21,6 +21,7 @@ from tokencredit.credit import Credit, Strategy, assign, get_strategy
 from tokencredit.policy import Policy
 
 NAMES = list(STRATEGIES)
+GROUPWISE = [name for name in NAMES if "groups" in STRATEGIES[name].needs]
 WEIGHTS_ONLY = [name for name in NAMES if not STRATEGIES[name].additive]
 FORMS = [(name, {}) for name in NAMES] + [
     ("oar-p", {"counterfactual": "alternative"}),
@@ -61,7 +62,7 @@ def test_the_gate_gives_contrast(model):
     """All weights of every strategy but uniform differ within a row: the invariants above are not met by ones."""
     rollouts = ragged()
     for name in WEIGHTS_ONLY:
-        spread = token_weights(model, rollouts, name)[2].std()
+        spread = token_weights(model, rollouts, name).std(dim=1).max()
         assert (spread == 0) == (name == "uniform"), name
 
 
@@ -100,6 +101,7 @@ def test_padding(build, name, options):
                 for field in ("completion_mask", "reasoning_mask", "answer_mask")
             },
             completion_ids=torch.cat([rollouts.completion_ids, junk], 1),
+            steps=torch.cat([rollouts.steps, junk * 0 - 1], 1),
         )
         found = token_importance(subject, padded, name, **options)
         torch.testing.assert_close(found[:, :-3], expected, rtol=1e-7, atol=1e-13)
@@ -134,6 +136,62 @@ def test_leaves_the_model_and_the_random_state_alone(name, options):
     assert [module.training for module in subject.modules()] == modes
     assert all(torch.equal(p.grad, torch.ones_like(p)) and p.requires_grad for p in subject.parameters())
     assert len(subject.get_input_embeddings()._forward_hooks) == hooks
+
+
+every_groupwise = pytest.mark.parametrize("name", GROUPWISE)
+
+
+def groupwise(model, rollouts: Rollouts, name: str, max_rows: int | None = None, **options):
+    """Importance, weights and bonus, before the last is centred."""
+    found = STRATEGIES[name].function(Policy(model, max_rows=max_rows), rollouts, Options(**options))
+    given = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+    assert all(values is None or values.isfinite().all() for values in given.values())
+    return {field: values.double() for field, values in given.items() if values is not None}
+
+
+@every_groupwise
+@pytest.mark.parametrize("build", [llama, gpt2, bart])
+def test_groups_in_any_order(build, name):
+    """Rows in another order, more padding, smaller passes, and rows of other groups left out: a group gets the same
+    whatever surrounds it, but for what is measured over the batch."""
+    model, rollouts = build(), family()
+    expected = groupwise(model, rollouts, name)
+    assert any((values[[1, 2, 4, 6]] != 0).any() for values in expected.values())
+    order = [8, 2, 6, 0, 5, 7, 1, 3, 4]
+    for field, values in groupwise(model, rows_of(rollouts, order), name).items():
+        torch.testing.assert_close(values, expected[field][order], rtol=1e-7, atol=1e-12)
+    for rows in (1, 2, 3):
+        for field, values in groupwise(model, rollouts, name, max_rows=rows).items():
+            torch.testing.assert_close(values, expected[field], rtol=1e-7, atol=1e-12)
+    unmixed = rows_of(rollouts, [0, 1, 2, 3, 4, 5, 6])
+    for field, values in groupwise(model, unmixed, name).items():
+        torch.testing.assert_close(values, expected[field][:7], rtol=1e-7, atol=1e-12)
+
+
+@every_groupwise
+def test_group_credit_lies_on_the_reasoning(model, name):
+    rollouts = family()
+    for field, values in groupwise(model, rollouts, name).items():
+        assert values.shape == rollouts.shape
+        assert (values[~rollouts.reasoning_mask] == (1 if field == "weights" else 0)).all()
+
+
+@pytest.mark.parametrize("name", [name for name in GROUPWISE if STRATEGIES[name].additive])
+def test_a_group_of_equals_has_no_bonus(model, name):
+    credit = assign(STRATEGIES[name], Policy(model), family(), Options())
+    assert (credit.bonus[7:] == 0).all() and not credit.rows[7:].any() and credit.rows[[1, 2]].all()
+    assert abs(float(credit.bonus.sum())) < 1e-12
+    nothing = dataclasses.replace(family(), advantages=torch.zeros(9))
+    assert (assign(STRATEGIES[name], Policy(model), nothing, Options()).bonus == 0).all()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if STRATEGIES[name].needs])
+def test_what_a_strategy_needs_is_named(model, name):
+    """By its own name, whatever way it is asked."""
+    bare = dataclasses.replace(family(), **dict.fromkeys(STRATEGIES[name].needs))
+    for ask in (token_importance, token_weights):
+        with pytest.raises(UsageError, match=f"credit strategy {name} needs the completions' advantages"):
+            ask(model, bare, name)
 
 
 @pytest.mark.parametrize("name", ["random", "oar-g"])
@@ -248,7 +306,7 @@ def test_unknown_names_are_listed(model):
     for value in (float("inf"), float("nan")):
         with pytest.raises(UsageError, match="beta must be a finite number"):
             token_weights(model, ragged(), beta=value)
-    for name in ("m", "draws", "labels", "seed", "step"):
+    for name in ("m", "draws", "labels", "siblings", "most_steps", "seed", "step"):
         for bad in (2.5, "8", True, None):
             with pytest.raises(UsageError, match=f"{name} must be a whole number"):
                 Options(**{name: bad})

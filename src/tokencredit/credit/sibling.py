@@ -82,7 +82,7 @@ def sibling_potentials(policy: Policy, rollouts: Rollouts, options: Options) -> 
         phi[row] = torch.ones(len(siblings), 1 + len(ends[row]), dtype=torch.float64)
     asked = list(_questions(rollouts, steps, families, ends))
     for question, ratio in zip(asked, _ratios(policy, rollouts, asked), strict=True):
-        phi[question.row][question.number, 1 + question.step] = min(1.0, ratio)
+        phi[question.row][question.number, 1 + question.step] = 1.0 if ratio > 1 else ratio  # NaN stays
     largest = options.sibling_over == "max"
     return Potentials({row: each.amax(0) if largest else each.mean(0) for row, each in phi.items()}, ends)
 
