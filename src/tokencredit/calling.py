@@ -63,7 +63,9 @@ class Caller:
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        """Where passes compute; pieces of parameters may wait elsewhere, as FSDP's `CPUOffloadPolicy` has them."""
+        weight = next(self.model.parameters())
+        return torch.device(weight.device_mesh.device_type) if isinstance(weight, DTensor) else weight.device
 
     @property
     def sharded(self) -> bool:
