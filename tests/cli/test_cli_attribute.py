@@ -167,6 +167,7 @@ def test_a_completion_that_is_only_an_answer(cli):
     [
         (("--model", "query", "--credit", "oar-x"), "unknown credit strategy 'oar-x'; use one of oar-p"),
         (("--model", "query", "--credit", ","), "--credit ,: give names with commas"),
+        (("--model", "query", "--credit", "sibling"), "sibling needs several completions of each prompt"),
         (("--model", "none/such/model", "--prompt", "x"), "no model folder"),
         (("--prompt", "x"), "--model"),
         (("--model", "other"), "--prompt is needed"),

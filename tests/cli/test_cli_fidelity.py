@@ -248,6 +248,11 @@ def test_an_earlier_measurement_stays_unless_told(cli):
         (("--task", "query", "--credit", "oar-p:m"), "--credit m: give NAME=VALUE with one of outcome"),
         (("--task", "query", "--credit", "oar-p:m=x"), "'x' is no int"),
         (("--task", "query", "--option", "q=2"), "q must lie in [0, 1]"),
+        (("--task", "query", "--credit", "sibling"), "--credit sibling compares completions of one problem"),
+        (
+            ("--model", "m", "--data", "x.jsonl", "--credit", "sibling"),
+            "which --data does not tell; use --task",
+        ),
         (("--task", "query", "--policy", "none/such/folder"), "no model folder"),
         (("--task", "query", "--completions", "0"), "--completions must be at least 1"),
         (("--task", "query", "--completions", "5", "--generations", "2"), "no multiple of --generations"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tokencredit.evaluation.metrics import interval
-from tokencredit.fidelity.figures import path_figures, role_figures, step_figures
+from tokencredit.fidelity.figures import fatal_figures, path_figures, role_figures, step_figures
 from tokencredit.fidelity.summary import intervals, means, summarise
 
 ON_PATH = [False, True, True, False, True]
@@ -29,6 +29,21 @@ def test_the_wrong_step_is_the_one_that_the_answer_depends_on():
 
 def test_a_failure_without_a_wrong_step_has_no_figures():
     assert set(step_figures(np.ones(2), [True, True], [True, None]).values()) == {None}
+
+
+def test_the_fatal_step_is_the_first_wrong_one_on_the_path():
+    """Step 0 is off the path, steps 1 and 2 are wrong on it: step 1 is to have the highest mean of the three."""
+    steps, on_path = [0, 0, 1, 1, 2, -1], [False, False, True, False, True, False]
+    right = [False, False, False, False, False, None]
+
+    def found(*blame: float) -> float | None:
+        return fatal_figures(np.array(blame), steps, on_path, right)["fatal_auroc"]
+
+    assert found(0.0, 1, 2, 2, 1, 9) == 1.0
+    assert found(2.0, 2, 3, 0, 1, 9) == 0.5  # the mean 1.5 lies between 2 and 1
+    assert found(2.0, 2, 1, 1, 3, 0) == 0.0
+    assert fatal_figures(np.ones(6), steps, [False] * 6, right) == {"fatal_auroc": None}
+    assert fatal_figures(np.ones(6), [0] * 6, on_path, right) == {"fatal_auroc": None}
 
 
 def test_roles_that_are_absent():
