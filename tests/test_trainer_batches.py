@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
 from test_trainer_ranks import ROWS, train
 from test_trl import LOSSES
+from tokencredit.cli import main
 
 SPLITS = [(8, 1), (2, 4), (1, 8)]  # rows a micro-batch, micro-batches
 FAST = ["dapo", "grpo"]
@@ -43,3 +46,13 @@ def test_micro_batches(tmp_path, loss_type):
 
 def test_one_row_a_micro_batch_may_be_one_group(tmp_path):
     assert gradients(tmp_path, "dapo", 1, 8, num_generations=8)
+
+
+def test_the_command_accepts_one_row_a_micro_batch(tmp_path):
+    sizes = (
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 8 --num_generations 8 --max_steps 1"
+    )
+    flags = f"--task query --eval_problems 0 {sizes} --output_dir {tmp_path / 'run'}"
+    assert main(["train", *flags.split()]) == 0
+    (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["completions/mean_length"] > 0

@@ -86,11 +86,12 @@ def test_rows_with_broken_logits(tmp_path, monkeypatch, caplog, stage):
     assert torch.equal((found == found[:, :1]).all(1), (completions == only).any(1))
 
 
-def test_the_samplers_own_log_probabilities(tmp_path, monkeypatch):
+@pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"])
+def test_the_samplers_own_log_probabilities(tmp_path, monkeypatch, mode):
     """pi_old / pi_sampler multiplies each token's advantage: with it, the loss is -sum of A_t w_t ratio_t / tokens."""
     ids = build_tokenizer()(TEXTS * 2)["input_ids"]
     random = torch.Generator().manual_seed(0)
-    given(monkeypatch, [torch.rand(len(row), generator=random).mul(-6).tolist() for row in ids])
+    given(monkeypatch, [torch.rand(len(row), generator=random).mul(1.6).sub(4.4).tolist() for row in ids])
     seen = outputs_of(monkeypatch)
     original = OARTrainer._generate_and_score_completions
 
@@ -99,14 +100,17 @@ def test_the_samplers_own_log_probabilities(tmp_path, monkeypatch):
         return original(self, inputs)
 
     monkeypatch.setattr(OARTrainer, "_generate_and_score_completions", with_vllm)
-    settings = dict(credit_marker="ans", vllm_importance_sampling_mode="token_truncate", loss_type="dapo")
-    run = train(tmp_path, steps=1, credit="oar-p", learning_rate=0.0, **settings)
-    output = seen[0]
-    mask = output["completion_mask"].bool()
-    ratio = (output["old_per_token_logps"] - output["sampling_per_token_logps"]).exp()
-    ratio = ratio.clamp(
-        min=run.args.vllm_importance_sampling_clip_min, max=run.args.vllm_importance_sampling_clip_max
+    settings = dict(
+        credit_marker="ans", vllm_importance_sampling_mode=mode, loss_type="dapo", learning_rate=0.0
     )
+    run = train(tmp_path, steps=1, credit="oar-p", **settings)
+    output = seen[0]
+    mask, most = output["completion_mask"].bool(), run.args.vllm_importance_sampling_clip_max
+    nats = (output["old_per_token_logps"] - output["sampling_per_token_logps"]) * mask
+    if mode.startswith("sequence"):
+        nats = nats.sum(1, keepdim=True).expand(mask.shape)
+    ratio = nats.exp()
+    ratio = ratio.clamp(max=most) if mode.endswith("truncate") else torch.where(ratio > most, 0.0, ratio)
     assert ratio[mask].std() > 0.1 and output["advantages"].shape == mask.shape
     expected = -(output["advantages"] * ratio)[mask].sum() / mask.sum()
     assert losses(run)[0] == pytest.approx(expected.item(), rel=1e-4)
