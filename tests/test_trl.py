@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 import tokencredit.trl as subject
-from tokencredit import STRATEGIES, Strategy, UsageError, token_weights
+from tokencredit import STRATEGIES, Strategy, UsageError, token_advantages
 from tokencredit.credit.controls import uniform
 from tokencredit.tasks.policy import build_model, build_tokenizer
 from tokencredit.trl import OARConfig, OARTrainer
@@ -160,11 +160,11 @@ def test_token_advantages_of_each_strategy(tmp_path, monkeypatch, credit):
     if credit == "uniform":
         torch.testing.assert_close(output["advantages"], sequence, rtol=1e-5, atol=1e-6)
         return
-    rollouts, _ = run._ground({**output, "advantages": sequence})
+    by_prompt = {row["prompt"]: row for row in prompts()}
+    asked = tokenizer.batch_decode(output["prompt_ids"], skip_special_tokens=True)
+    rollouts, _ = run._ground({**output, "advantages": sequence}, [by_prompt[text] for text in asked])
     options = dict(seed=7, step=0, pad_token_id=tokenizer.pad_token_id, m=run.args.credit_m)
-    expected = sequence[:, None] * token_weights(model, rollouts, credit, **options)
-    if credit == "bias":
-        expected = sequence[:, None] + 0.5 * rollouts.reasoning_mask
+    expected = token_advantages(model, rollouts, credit, **options)
     torch.testing.assert_close(output["advantages"], expected, rtol=1e-4, atol=1e-5)
 
 
