@@ -11,7 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
+from transformers import AutoModelForCausalLM
+
 from processes import PRELOADED
+from tokencredit.tasks import get_task
+from tokencredit.tasks.policy import build_tokenizer
+from tokencredit.trl import OARConfig, OARTrainer
 
 STEPS = ("--max_steps", 6, "--save_steps", 2)
 Fault = Callable[..., None]
@@ -40,13 +46,10 @@ def _run(folder: Path, words: list[str], fault: Fault | None, given: tuple[Any, 
 
     torch.set_num_threads(1)
     os.chdir(folder)
-    with open("log.txt", "a", buffering=1) as log:
-        sys.stdout = sys.stderr = log
-        if fault is not None:
-            fault(*given)
-        code = main(words)
-        log.flush()
-    os._exit(code)  # as the interpreter's own end does, but for what the preloaded libraries would tidy up
+    sys.stdout = sys.stderr = open("log.txt", "a", buffering=1)  # noqa: SIM115 (it takes a traceback too)
+    if fault is not None:
+        fault(*given)
+    sys.exit(main(words))
 
 
 def kill() -> None:
@@ -77,3 +80,33 @@ def left(run: Path) -> dict[str, Any]:
 
 def _is_clock(name: str) -> bool:
     return any(part in name for part in ("time", "second", "share_of_step"))
+
+
+def trainer(folder: Path, **settings: object) -> OARTrainer:
+    """Of four steps, two on each generation; three prompts are an epoch."""
+    options: dict[str, object] = dict(
+        output_dir=str(folder),
+        per_device_train_batch_size=4,
+        num_generations=4,
+        max_completion_length=40,
+        max_steps=4,
+        save_steps=1,
+        num_iterations=2,
+        logging_steps=1,
+        lr_scheduler_type="constant",
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        credit="oar-g",
+        credit_marker="ans",
+        seed=7,
+    )
+    task = get_task("query")
+    return OARTrainer(
+        model=AutoModelForCausalLM.from_pretrained(task.policy_path()),
+        reward_funcs=lambda completions, **kwargs: [float(len(text) % 7) for text in completions],
+        args=OARConfig(**{**options, **settings}),  # type: ignore[arg-type]
+        train_dataset=Dataset.from_list([{"prompt": row["prompt"]} for row in task.problems(3, seed=0)]),
+        processing_class=build_tokenizer(),
+    )

@@ -7,14 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from datasets import Dataset
-from fault_helpers import in_child, last_line, left, lines
+from fault_helpers import in_child, last_line, left, lines, trainer
 
 from tokencredit.checkpoints import contents, last_checkpoint, no_room, numbered
 from tokencredit.errors import UsageError
 from tokencredit.report.records import RECORDS
-from tokencredit.tasks.policy import build_model, build_tokenizer
-from tokencredit.trl import OARConfig, OARTrainer
 
 
 def checkpoint(directory: Path, step: int, used_up: bool = True) -> Path:
@@ -134,34 +131,6 @@ def test_what_the_ranks_were_stays(given, tmp_path):
     (tmp_path / "run" / "run.json").write_text(json.dumps({**info, "processes": 2}))
     assert in_child(tmp_path, (*given, "--max_steps", 2, "--resume")) == 2
     assert "its processes was 2, but is 1 now" in last_line(tmp_path)
-
-
-def trainer(folder: Path, **settings: object) -> OARTrainer:
-    options: dict[str, object] = dict(
-        output_dir=str(folder),
-        per_device_train_batch_size=4,
-        num_generations=4,
-        max_completion_length=16,
-        max_steps=4,
-        save_steps=1,
-        num_iterations=2,
-        logging_steps=1,
-        lr_scheduler_type="constant",
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
-        credit="oar-g",
-        credit_marker="ans",
-        seed=7,
-    )
-    return OARTrainer(
-        model=build_model(0),
-        reward_funcs=lambda completions, **kwargs: [float(len(text)) for text in completions],
-        args=OARConfig(**{**options, **settings}),  # type: ignore[arg-type]
-        train_dataset=Dataset.from_list([{"prompt": f"S1 {i} + {i} ;"} for i in range(3)]),
-        processing_class=build_tokenizer(),
-    )
 
 
 def test_a_script_of_ones_own(tmp_path):
