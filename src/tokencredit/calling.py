@@ -103,6 +103,27 @@ class Caller:
         width = getattr(self.embedding, "embedding_dim", None)
         return int(width if width is not None else next(self.embedding.parameters()).shape[-1])
 
+    def embedding_table(self) -> Tensor:
+        """(V, H) the matrix of input embeddings, whole also where ranks hold pieces of it: then all must ask.
+
+        Raises:
+            UsageError: the embedding has none, or one that is quantised.
+        """
+        weight: Any = getattr(self.embedding, "weight", None)
+        if not isinstance(weight, Tensor) or not weight.is_floating_point():
+            raise UsageError(
+                f"{type(self.embedding).__name__} has no matrix of embeddings to compare tokens by; use "
+                "counterfactual=alternative"
+            )
+        if isinstance(weight, DTensor):
+            return weight.detach().full_tensor()
+        if hasattr(weight, "ds_id"):
+            from deepspeed.zero import GatheredParameters
+
+            with GatheredParameters([weight]):
+                return weight.detach().clone()
+        return weight.detach()
+
     def rows(self, batch: Batch, ids: Tensor) -> Outcome:
         """Padded rows with these ids; a batch without rows is a pass all the same."""
         count, width = batch.read_mask.shape

@@ -79,6 +79,16 @@ def outcome_row(rollouts: Rollouts, row: int) -> RowPlan:
     return RowPlan(ids[: reads[-1] + 1], len(prompt), reads, targets)
 
 
+def reasoning_row(rollouts: Rollouts, row: int) -> RowPlan:
+    """As `outcome_row`, but the positions that predict reasoning tokens are read as well."""
+    plan = outcome_row(rollouts, row)
+    read = dict(zip(plan.reads, plan.targets, strict=True))
+    for token in rollouts.reasoning_mask[row].nonzero().squeeze(1).tolist():
+        read.setdefault(plan.completion_start + token - 1, int(rollouts.completion_ids[row, token]))
+    reads = sorted(position for position in read if position < len(plan.ids))
+    return RowPlan(plan.ids, plan.completion_start, reads, [read[position] for position in reads])
+
+
 def completion_row(rollouts: Rollouts, row: int) -> RowPlan:
     """Prompt and completion, read wherever a completion token is predicted."""
     prompt = rollouts.prompt_ids[row][rollouts.prompt_mask[row]].tolist()

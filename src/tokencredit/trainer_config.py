@@ -41,7 +41,10 @@ class OARConfig(GRPOConfig):
         "outcome",
         "Outcome: last, answer_mean, answer_joint, answer_kl. Default: the strategy's published one.",
     )
-    credit_counterfactual: str = _option("counterfactual", "OAR-P replaces a token by: pad, alternative.")
+    credit_counterfactual: str | None = _option(
+        "counterfactual",
+        "A token is replaced by: pad, alternative, similar. Default: the strategy's own.",
+    )
     credit_gradient: str | None = _option(
         "gradient",
         "OAR-G's objective: noise (published), labels (no noise). Default: noise, in half precision labels.",
@@ -60,6 +63,8 @@ class OARConfig(GRPOConfig):
     credit_labels_from: str = _option(
         "labels_from", "Labels are a sample from p0, or the top ones weighted by p0.", default="sample"
     )
+    credit_kappa: float = _option("kappa", "Path: what each token leaks to the prompt, nats.")
+    credit_focus: float = _option("focus", "Path: how much a replacement must be about one later token.")
     credit_q: float = _option("q", "Gate: quantile (or absolute value) that parts dull from pivotal tokens.")
     credit_floor: float = _option(
         "floor", "Gate: smallest weight of a dull token before the mass is restored."

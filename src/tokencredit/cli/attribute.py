@@ -78,7 +78,9 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "outcome": {
         "help": "last, answer_mean, answer_joint or answer_kl (default: the strategy's published one)"
     },
-    "counterfactual": {"help": "what oar-p puts in a token's place: pad or alternative (default: pad)"},
+    "counterfactual": {
+        "help": "what takes a token's place: pad, alternative or similar (default: pad; path: similar)"
+    },
     "option": {
         "help": "a further option of the strategies, such as draws=4; repeatable",
         "action": "append",

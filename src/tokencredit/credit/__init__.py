@@ -23,6 +23,7 @@ from tokencredit.credit.entropy_shaping import entropy_shaping
 from tokencredit.credit.gate import bilevel_gate
 from tokencredit.credit.gradient import oar_g
 from tokencredit.credit.options import Options
+from tokencredit.credit.path import path
 from tokencredit.credit.perturbation import oar_p
 from tokencredit.credit.sibling import sibling
 from tokencredit.credit.span_masking import span_masking
@@ -48,6 +49,7 @@ STRATEGIES: dict[str, Strategy] = {
     "oar-g": Strategy(
         oar_g, "how far the outcome would move, from one gradient to the token's embedding", in_graph=True
     ),
+    "path": Strategy(path, "how strong a path leads from the token to the answer, through later tokens"),
     "sibling": Strategy(
         sibling,
         "bonus: after which step of a failure a sibling's success was out of reach",

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from tokencredit.errors import UsageError
 
 OUTCOMES = ("last", "answer_mean", "answer_joint", "answer_kl")
-COUNTERFACTUALS = ("pad", "alternative")
+COUNTERFACTUALS = ("pad", "alternative", "similar")
 GRADIENTS = ("noise", "labels")
 SALIENCIES = ("product", "norm")
 LABELS_FROM = ("top", "sample")
@@ -23,7 +23,8 @@ class Options:
 
     Attributes:
         outcome: one of OUTCOMES; None is the strategy's published default.
-        counterfactual: what replaces a token in OAR-P, one of COUNTERFACTUALS.
+        counterfactual: what replaces a token, one of COUNTERFACTUALS; None is `pad` for OAR-P, as published, and
+            `similar` for path.
         pad_token_id: the id that the `pad` counterfactual puts in; None is the model's own, 0 if it has none.
         m: how many later reasoning tokens, those that attend most to the replaced one, OAR-P computes anew; 0: all,
             which is exact.
@@ -34,6 +35,8 @@ class Options:
         draws: number of noise draws, averaged.
         labels: number of labels of the `labels` form.
         labels_from: the `top` labels weighted by p0, or a `sample` of labels from p0, averaged.
+        kappa, focus: of path, what a target leaks to the prompt, nats, and how much an edit must be about its target,
+            see `tokencredit.credit.path`.
         q, floor, beta, threshold, mass: the gate, see `tokencredit.credit.gate`.
         bias: what the `bias` control adds to every reasoning token.
         coefficient: what the bonuses of `sibling` and `early-answer` are multiplied by.
@@ -44,7 +47,7 @@ class Options:
     """
 
     outcome: str | None = None
-    counterfactual: str = "pad"
+    counterfactual: str | None = None
     pad_token_id: int | None = None
     m: int = 0
     gradient: str | None = None
@@ -53,6 +56,8 @@ class Options:
     draws: int = 1
     labels: int = 8
     labels_from: str = "top"
+    kappa: float = 0.1
+    focus: float = 2.0
     q: float = 0.25
     floor: float = 0.1
     beta: float = 1.0
@@ -69,7 +74,7 @@ class Options:
     def __post_init__(self) -> None:
         choices = {
             "outcome": (None, *OUTCOMES),
-            "counterfactual": COUNTERFACTUALS,
+            "counterfactual": (None, *COUNTERFACTUALS),
             "gradient": (None, *GRADIENTS),
             "saliency": SALIENCIES,
             "labels_from": LABELS_FROM,
@@ -85,13 +90,13 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, Integral) or isinstance(value, bool):
                 raise UsageError(f"{name} must be a whole number, not {value!r}")
-        for name in ("q", "floor", "beta", "noise_std", "bias", "coefficient"):
+        for name in ("kappa", "focus", "q", "floor", "beta", "noise_std", "bias", "coefficient"):
             if not isinstance(getattr(self, name), Real) or not math.isfinite(getattr(self, name)):
                 raise UsageError(f"{name} must be a finite number, not {getattr(self, name)!r}")
         for name in ("q", "floor"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
-        for name in ("beta", "noise_std", "m"):
+        for name in ("beta", "noise_std", "m", "kappa", "focus"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} must not be negative, but is {getattr(self, name)}")
         for name in ("draws", "labels", "siblings", "most_steps"):

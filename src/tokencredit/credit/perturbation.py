@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from tokencredit.policy import Policy
     from tokencredit.rollouts import Rollouts
 
+_CANDIDATES = 5
+
 
 def oar_p(policy: Policy, rollouts: Rollouts, options: Options) -> Credit:
     """I_t = |D(clean, with token t replaced)| in nats, for every reasoning token t.
 
-    The counterfactual is the pad token (published) or the `alternative`: the policy's most probable other token.
+    The counterfactual is the pad token (published) or another, see `replacement`.
     With m > 0 only the m later reasoning tokens that attend most to token t are computed anew, and what follows the
     reasoning; the others keep their clean keys and values.
     """
@@ -39,12 +41,27 @@ def oar_p(policy: Policy, rollouts: Rollouts, options: Options) -> Credit:
 
 
 def counterfactuals(policy: Policy, rollouts: Rollouts, options: Options) -> Tensor:
-    """(B, T) what each token would be replaced by: the pad token, or the policy's most probable other token."""
-    if options.counterfactual == "pad":
+    """(B, T) what each token would be replaced by, by default the pad token."""
+    kind = options.counterfactual or "pad"
+    if kind == "pad":
         pad = policy.pad_token_id if options.pad_token_id is None else options.pad_token_id
         return torch.full_like(rollouts.completion_ids, pad)
-    return policy.per_token(rollouts, _most_probable_other)
+    return policy.per_token(rollouts, lambda logits, ids: replacement(policy, kind, logits, ids))
 
 
-def _most_probable_other(logits: Tensor, ids: Tensor) -> Tensor:
-    return logits.scatter(-1, ids[:, None], -torch.inf).argmax(-1)
+def replacement(policy: Policy, kind: str, logits: Tensor, ids: Tensor) -> Tensor:
+    """What stands in for tokens that the policy could have written otherwise.
+
+    Args:
+        kind: `alternative`, the most probable other token; `similar`, of the five most probable others the one whose
+            input embedding is nearest in angle: a digit for a digit, so that the text stays what it was in form.
+        logits, ids: (n, V) the tokens' predictions, (n,) the tokens.
+
+    Returns:
+        (n,) ids.
+    """
+    others = logits.scatter(-1, ids[:, None], -torch.inf)
+    if kind == "alternative":
+        return others.argmax(-1)
+    few = min(_CANDIDATES, others.shape[-1] - 1)
+    return policy.most_similar(ids, others.topk(few, dim=-1).indices)
