@@ -118,6 +118,7 @@ def ragged(seed: int = 0) -> Rollouts:
         steps=torch.where(reasoning, torch.arange(length) // 3, -1),
         gold_ids=torch.full((rows, 1), 4),
         ask_ids=torch.full((rows, 1), 9),
+        old_logps=-10 * torch.rand(rows, length, generator=random, dtype=torch.float64),
     )
 
 

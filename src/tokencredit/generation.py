@@ -16,6 +16,29 @@ from tokencredit.rollouts import Rollouts
 from tokencredit.spans import Spans
 
 
+class KnownPolicy:
+    """What `Policy` is to a strategy that is run at the loss (see `Strategy.at_loss`): its log-probabilities there.
+
+    Args:
+        rollouts: rows that the log-probabilities are of, recognised by their row keys.
+        logps: (B, T) nats.
+    """
+
+    in_step = False
+
+    def __init__(self, rollouts: Rollouts, logps: Tensor) -> None:
+        assert rollouts.row_keys is not None
+        self._row_of = {key: row for row, key in enumerate(rollouts.row_keys.tolist())}
+        self._logps = logps
+        self.dtype = torch.promote_types(logps.dtype, torch.float32)
+
+    def token_logps(self, rollouts: Rollouts) -> Tensor:
+        """As `Policy.token_logps`."""
+        assert rollouts.row_keys is not None
+        rows = [self._row_of[key] for key in rollouts.row_keys.tolist()]
+        return self._logps[rows].to(self.dtype)
+
+
 @dataclass
 class Generation:
     """Rollouts with the credit that their rows have so far.
@@ -58,9 +81,9 @@ class Generation:
         mask = self.rollouts.probe_mask
         return torch.zeros_like(self.credit.rows) if mask is None else mask.any(dim=1)
 
-    def assign(self, strategy: Strategy, policy: Policy | GraphPolicy, rows: Tensor) -> None:
+    def assign(self, strategy: Strategy, policy: Policy | GraphPolicy | KnownPolicy, rows: Tensor) -> None:
         """Gives the rows (n,) their credit; of those that came out NaN or infinite `credit.lost` alone tells."""
-        # The strategies that run on a GraphPolicy are those that ask no more of a Policy than it has.
+        # The strategies that run on another policy are those that ask no more of a Policy than it has.
         chosen = self.rollouts.select(rows)
         found = assign(strategy, cast(Policy, policy), chosen, self.options, warns=False)
         for field in dataclasses.fields(TokenCredit):

@@ -84,6 +84,8 @@ class OARConfig(GRPOConfig):
     credit_most_steps: int = _option(
         "most_steps", "Steps of a completion that are told apart; of more, neighbours count as one."
     )
+    credit_future_clip: float = _option("future_clip", "FIPO's largest boost.")
+    credit_half_life: float = _option("half_life", "Tokens after which the future counts half in FIPO.")
     credit_no_answer: str = field(
         default="uniform",
         metadata={"help": "Rows without an answer: weights 1 (uniform), or ask with the probe."},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from tokencredit.calling import Caller
 from tokencredit.credit import NOT_FINITE, TokenCredit, get_strategy
 from tokencredit.credit.keys import keyed_generator
 from tokencredit.errors import UsageError
-from tokencredit.generation import Generation
+from tokencredit.generation import Generation, KnownPolicy
 from tokencredit.graph import GraphPolicy, GraphReader
 from tokencredit.grounding import ground, probe_tokens
 from tokencredit.policy import Policy
@@ -95,6 +95,7 @@ class OARTrainer(ResumableTrainer):
             False,
         )  # what is said once: why not in the loss, that rows weren't finite
         self._generation: Generation | None = None
+        self._with_logps: Callable[[torch.Tensor], None] | None = None  # of the next forward pass
         self.credit_seconds = 0.0  # of the step so far
         self.add_callback(StepClock(self))
 
@@ -107,7 +108,11 @@ class OARTrainer(ResumableTrainer):
     def _get_per_token_logps_and_entropies(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         """TRL's log-probabilities, at the positions that the completions were sampled at."""
         with Caller(self.accelerator.unwrap_model(model)).counted_positions():
-            return super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
+            found = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
+        then, self._with_logps = self._with_logps, None
+        if then is not None:
+            then(found[0].detach())
+        return found
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """TRL's rollouts with `advantages` (B, T) in place of (B,): A_i w_{i,t} + b_{i,t}, for the loss alone.
@@ -121,7 +126,7 @@ class OARTrainer(ResumableTrainer):
             return output
         rolled_out = time.perf_counter()
         self._metrics["train"]["credit/rollout_seconds"].append(rolled_out - started)
-        if self.args.credit == "uniform":
+        if self.args.credit == "uniform" or self._on_policy(output):
             self._metrics["train"]["credit/seconds"].append(0.0)
             if self._records_due():
                 self._record(*self._ground(output, inputs), None, self._generation_key())
@@ -129,7 +134,7 @@ class OARTrainer(ResumableTrainer):
         options = self.args.credit_options(self._generation_key(), self._tokenizer.pad_token_id)
         generation = Generation.of(*self._ground(output, inputs), options, self._policy.dtype)
         rows = torch.arange(output["advantages"].shape[0], device=output["advantages"].device)
-        if self._in_loss():
+        if self.strategy.at_loss or self._in_loss():
             output["credit_row"] = rows
             self._generation = generation
             self._count(generation, time.perf_counter() - rolled_out)
@@ -144,6 +149,8 @@ class OARTrainer(ResumableTrainer):
         """TRL's loss, with the token advantages put in between its forward pass and what it makes of them."""
         if "credit_row" not in inputs:
             return cast(torch.Tensor, super()._compute_loss(model, inputs))
+        if self.strategy.at_loss:
+            return self._loss_with_logps(model, inputs)
         generation, rows = self._generation, inputs["credit_row"]
         assert generation is not None and self._reader is not None
         started = time.perf_counter()
@@ -164,6 +171,26 @@ class OARTrainer(ResumableTrainer):
             loss = super()._compute_loss(model, {**inputs, "advantages": advantages})
         if not generation.left:
             self._finish(generation)
+        return cast(torch.Tensor, loss)
+
+    def _loss_with_logps(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+        """TRL's loss, with token advantages from the log-probabilities that it has just computed."""
+        generation, rows = self._generation, inputs["credit_row"]
+        assert generation is not None
+        batch = generation.rollouts.select(rows)
+        advantages = torch.full(batch.shape, torch.nan, device=rows.device)
+
+        def assign(logps: torch.Tensor) -> None:
+            started = time.perf_counter()
+            generation.assign(self.strategy, KnownPolicy(batch, logps), rows)
+            advantages.copy_(generation.token_advantages(rows))
+            self._count(generation, time.perf_counter() - started)
+
+        self._with_logps = assign
+        loss = super()._compute_loss(model, {**inputs, "advantages": advantages})
+        if not generation.left:
+            self._finish(generation)
+            generation.left, generation.seconds = generation.rollouts.shape[0], 0.0
         return cast(torch.Tensor, loss)
 
     def _ground(
@@ -192,6 +219,7 @@ class OARTrainer(ResumableTrainer):
             ask=self.args.credit_probe,
             golds=gold_texts(inputs) if "gold_ids" in needs else (),
             advantages=output["advantages"],
+            old_logps=output.get("old_per_token_logps"),
             groups=keys // (self.num_generations or 1),
             row_keys=keys,
         )
@@ -200,6 +228,19 @@ class OARTrainer(ResumableTrainer):
         """Counts micro-steps, and continues where a resumed run left off (TRL's own counter starts again at 0)."""
         accumulation = self.args.gradient_accumulation_steps
         return self.state.global_step * accumulation + self._step % accumulation
+
+    def _on_policy(self, output: dict[str, Any]) -> bool:
+        """Whether the strategy has nothing to compare, so that this is plain GRPO; said once."""
+        if not self.strategy.at_loss or "old_per_token_logps" in output:
+            return False
+        if not self._said and self.accelerator.is_main_process:
+            logger.warning(
+                "credit=%s has no older policy to compare with, as every optimizer step has completions of its own: it "
+                "is plain GRPO; set num_iterations, or steps_per_generation above gradient_accumulation_steps",
+                self.args.credit,
+            )
+        self._said = True
+        return True
 
     def _in_loss(self) -> bool:
         """Whether the loss is to assign this generation's credit; why it can't is said once."""

@@ -18,6 +18,7 @@ from tokencredit import (
     token_weights,
 )
 from tokencredit.credit import Credit, Strategy, assign, get_strategy
+from tokencredit.credit.base import NEEDED
 from tokencredit.policy import Policy
 
 NAMES = list(STRATEGIES)
@@ -102,6 +103,7 @@ def test_padding(build, name, options):
             },
             completion_ids=torch.cat([rollouts.completion_ids, junk], 1),
             steps=torch.cat([rollouts.steps, junk * 0 - 1], 1),
+            old_logps=torch.cat([rollouts.old_logps, junk.double()], 1),
         )
         found = token_importance(subject, padded, name, **options)
         torch.testing.assert_close(found[:, :-3], expected, rtol=1e-7, atol=1e-13)
@@ -190,7 +192,9 @@ def test_what_a_strategy_needs_is_named(model, name):
     """By its own name, whatever way it is asked."""
     bare = dataclasses.replace(family(), **dict.fromkeys(STRATEGIES[name].needs))
     for ask in (token_importance, token_weights):
-        with pytest.raises(UsageError, match=f"credit strategy {name} needs the completions' advantages"):
+        with pytest.raises(
+            UsageError, match=f"credit strategy {name} needs {NEEDED[STRATEGIES[name].needs[0]]}"
+        ):
             ask(model, bare, name)
 
 

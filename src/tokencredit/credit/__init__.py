@@ -20,6 +20,7 @@ from tokencredit.credit.base import Credit, Strategy
 from tokencredit.credit.blame import entropy_blame
 from tokencredit.credit.early_answer import early_answer
 from tokencredit.credit.entropy_shaping import entropy_shaping
+from tokencredit.credit.fipo import fipo
 from tokencredit.credit.gate import bilevel_gate
 from tokencredit.credit.gradient import oar_g
 from tokencredit.credit.options import Options
@@ -68,6 +69,12 @@ STRATEGIES: dict[str, Strategy] = {
     "entropy-shaping": Strategy(entropy_shaping, "the entropy of the token's prediction over its mean"),
     "span-masking": Strategy(
         span_masking, "how much less likely the answer is without the token's step", needs=("steps",)
+    ),
+    "fipo": Strategy(
+        fipo,
+        "how much more likely the update makes what follows; in later optimizer steps of a generation",
+        needs=("old_logps",),
+        at_loss=True,
     ),
     "uniform": Strategy(controls.uniform, "control: all tokens alike, plain GRPO"),
     "random": Strategy(controls.random, "control: uniform random importance"),

@@ -23,6 +23,7 @@ NEEDED = {
     "steps": "the reasoning's steps",
     "gold_ids": "the right answers",
     "ask_ids": "a text that asks for the answer",
+    "old_logps": "the log-probabilities under the policy that wrote the completions",
 }
 """What strategies may need beyond ids and masks, by the fields of Rollouts."""
 
@@ -54,6 +55,8 @@ class Strategy:
         needs: further fields of Rollouts that it reads, see `NEEDED`.
         in_graph: can run in the graph of the loss: of the policy it asks `map` and `differentiable_outcome` alone,
             without a clean outcome or noise where its gradient is `labels`.
+        at_loss: compares the policy that is trained with the one that wrote the completions: of the policy it asks
+            `token_logps` alone, and it is run anew in every loss.
     """
 
     function: Callable[[Policy, Rollouts, Options], Credit]
@@ -62,6 +65,7 @@ class Strategy:
     centred: bool = True
     needs: tuple[str, ...] = ()
     in_graph: bool = False
+    at_loss: bool = False
 
     def check(self, rollouts: Rollouts) -> None:
         """Refuses rollouts that lack what the strategy reads.

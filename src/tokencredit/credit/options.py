@@ -43,6 +43,7 @@ class Options:
         siblings: how many successes of its group a failed completion is compared with, those most like it.
         sibling_over: `mean` or `max` of the potential over them.
         most_steps: how many steps of a completion are told apart; of more, neighbours count as one.
+        future_clip, half_life: of `fipo`, the largest boost and after how many tokens the future counts half.
         seed, step: with the draw and the row, the key of every random number.
     """
 
@@ -68,6 +69,8 @@ class Options:
     siblings: int = 1
     sibling_over: str = "mean"
     most_steps: int = 8
+    future_clip: float = 0.2
+    half_life: float = 32.0
     seed: int = 0
     step: int = 0
 
@@ -102,3 +105,17 @@ class Options:
         for name in ("draws", "labels", "siblings", "most_steps"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name, least in _LEAST.items():
+            _check_least(name, getattr(self, name), least)
+
+
+_LEAST: dict[str, float] = {"future_clip": 0.0, "half_life": 1.0}
+"""The least value of further options; those with a whole least are whole numbers."""
+
+
+def _check_least(name: str, value: float, least: float) -> None:
+    kind, words = (Integral, "a whole") if isinstance(least, int) else (Real, "a finite")
+    if not isinstance(value, kind) or isinstance(value, bool) or not math.isfinite(value):
+        raise UsageError(f"{name} must be {words} number, not {value!r}")
+    if value < least:
+        raise UsageError(f"{name} must be at least {least}, not {value}")
