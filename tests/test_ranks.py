@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from families import with_lora
-from models import bart, llama, ragged
+from models import bart, family, llama, ragged
 from processes import run_ranks
 from tokencredit import Options
 from tokencredit.credit import STRATEGIES, Credit, Strategy, assign
@@ -187,6 +187,32 @@ def test_a_bonus_is_centred_over_all_ranks(shares, tmp_path):
     assert expected.abs().max() > 1 and abs(expected.sum()) < 1e-9
     for share, bonus in zip(shares, found, strict=True):
         torch.testing.assert_close(bonus, expected[share], rtol=1e-12, atol=1e-12)
+
+
+FAMILIES = [([0, 1, 2, 3], [4, 5, 6, 7, 8]), ([0, 1, 2, 3, 4, 5, 6], [7, 8]), ([], list(range(9)))]
+
+
+def families(rank: int, folder: Path, make) -> None:
+    model, calls, results = make(), [], []
+    model.register_forward_pre_hook(lambda _module, _args: calls.append(1))
+    for name in ("sibling", "early-answer"):
+        for shares in FAMILIES:
+            calls.clear()
+            rollouts = family().select(torch.tensor(shares[rank], dtype=torch.long))
+            results.append((credit(model, rollouts, name, {}, in_step=True)[2], len(calls)))
+    torch.save(results, folder / f"{rank}.pt")
+
+
+@pytest.mark.parametrize("make", [llama, bart])
+def test_groups_on_several_ranks(make, tmp_path):
+    """What is measured over the batch is measured over all ranks, and a rank may have no group of its own."""
+    first, second = run_ranks(families, 2, tmp_path, make)
+    settings = [(name, shares) for name in ("sibling", "early-answer") for shares in FAMILIES]
+    for (name, shares), one, other in zip(settings, first, second, strict=True):
+        assert one[1] == other[1] > 0, f"{name}: the ranks' passes differ"
+        expected = credit(make(), family(), name, {}, in_step=False)[2]
+        for share, (found, _) in zip(shares, (one, other), strict=True):
+            torch.testing.assert_close(found, expected[share], rtol=1e-9, atol=1e-12)
 
 
 def test_some_settings_run_passes_at_all(tmp_path):

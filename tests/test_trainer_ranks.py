@@ -110,7 +110,7 @@ def train(folder: Path, ranks: int, credit: str, tied: bool = True, **settings: 
         model=policy(tied),
         reward_funcs=given.reward,
         args=OARConfig(**{**options, **settings}),
-        train_dataset=Dataset.from_list([{"prompt": f"S1 {i} + {i} ;"} for i in range(8)]),
+        train_dataset=Dataset.from_list([{"prompt": f"S1 {i} + {i} ;", "answer": str(i)} for i in range(8)]),
         processing_class=build_tokenizer(),
     )
     seen, gradients = watch(trainer, calls), Gradients()
