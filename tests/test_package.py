@@ -29,6 +29,8 @@ LAYERS = {
     "passes": 2,
     "checks": 2,
     "continuations": 2,
+    "continuing": 2,
+    "sampling": 2,
     "steps": 2,
     "policy": 3,
     "configs": 3,

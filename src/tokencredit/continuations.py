@@ -83,24 +83,14 @@ def target_logps(outcome: Outcome) -> Tensor:
 
 
 def packed_logps(passes: PackedRows, batch: Batch, asked: Continuations, budget: Budget) -> Tensor:
-    """(N, L) float64, see `Policy.continued`; `asked.rows` are the batch's.
-
-    A segment begins with the last token before its continuation, so that what it predicts is read in its own pass.
-    """
+    """(N, L) float64, see `Policy.continued`; `asked.rows` are the batch's."""
     caller, device = passes.caller, batch.ids.device
     prompts, completions = row_segments(batch, keep=True)
     clean = [*distinct(prompts), *distinct(completions)]
     with torch.no_grad():
         caller.packed(clean, torch.zeros(1, dtype=torch.long, device=device))
-    sizes = (asked.ids >= 0).sum(1).tolist()
-    segments = []
-    for row, cut, size, ids in zip(asked.rows.tolist(), asked.cuts.tolist(), sizes, asked.ids, strict=True):
-        own = completions[row]
-        last = own.ids[cut - 1 : cut] if cut else prompts[row].ids[-1:]
-        reads_from = own if own.size else prompts[row]
-        segments.append(
-            Segment(torch.cat([last, ids[: size - 1]]), prompts[row].size + cut - 1, prefix=reads_from)
-        )
+    sizes = [size - 1 for size in (asked.ids >= 0).sum(1).tolist()]
+    segments = heads(asked, sizes, prompts, completions)
     # Segments of equal shape share one attention call, so they go into the same pass.
     order = sorted(range(len(segments)), key=lambda n: (segments[n].start, segments[n].size))
     kept = sum(segment.size for segment in clean)
@@ -122,3 +112,23 @@ def packed_logps(passes: PackedRows, batch: Batch, asked: Continuations, budget:
         values[mask] = target_logps(flat)
         found[part] = values
     return found
+
+
+def heads(
+    asked: Continuations,
+    sizes: list[int],
+    prompts: list[Segment],
+    completions: list[Segment],
+    keep: bool = False,
+) -> list[Segment]:
+    """A segment for the first sizes[n] tokens of each text, after the last token before it, so that what this predicts
+    is read in the same pass."""
+    segments = []
+    for row, cut, size, ids in zip(asked.rows.tolist(), asked.cuts.tolist(), sizes, asked.ids, strict=True):
+        own = completions[row]
+        last = own.ids[cut - 1 : cut] if cut else prompts[row].ids[-1:]
+        reads_from = own if own.size else prompts[row]
+        segments.append(
+            Segment(torch.cat([last, ids[:size]]), prompts[row].size + cut - 1, prefix=reads_from, keep=keep)
+        )
+    return segments

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -19,14 +17,7 @@ from torch.nn.functional import embedding, normalize
 
 from tokencredit.calling import Caller
 from tokencredit.checks import packing_agrees, padding_agrees, refuse_without_gradient
-from tokencredit.continuations import (
-    Continuations,
-    clean_row,
-    distinct_continuations,
-    packed_logps,
-    target_logps,
-    whole_row,
-)
+from tokencredit.continuing import Continuing
 from tokencredit.credit.outcome import Outcome
 from tokencredit.errors import UsageError
 from tokencredit.layout import (
@@ -64,7 +55,7 @@ _pads: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 _differentiable: WeakSet[nn.Module] = WeakSet()
 
 
-class Policy:
+class Policy(Continuing):
     """A causal language model behind the calls that strategies make.
 
     Args:
@@ -259,52 +250,6 @@ class Policy:
             return logits.log_softmax(-1).gather(-1, ids[:, None]).squeeze(-1)
 
         return self.per_token(rollouts, reduce)
-
-    def continued(self, rollouts: Rollouts, rows: Tensor, cuts: Tensor, ids: Tensor) -> Tensor:
-        """The log-probability of each token of given texts, put after the first tokens of completions.
-
-        Args:
-            rows, cuts: (N,) text n comes after the first cuts[n] completion tokens of row rows[n].
-            ids: (N, L) the texts, of at least one token each, padded on the right with -1.
-
-        Returns:
-            (N, L) float64, nats, 0 off the texts. The same text after the same tokens is run once.
-
-        Raises:
-            UsageError: an id that the model's embedding doesn't know, or a row beyond its table of positions.
-        """
-        self._refuse_unknown(ids[ids >= 0].unique().tolist())
-        lengths = rollouts.prompt_mask.sum(1)[rows] + cuts + (ids >= 0).sum(1) - 1
-        self._refuse_long(max(lengths.tolist(), default=0))
-        asked, which = distinct_continuations(rollouts, Continuations(rows, cuts, ids))
-        found = torch.zeros(asked.ids.shape, dtype=torch.float64, device=ids.device)
-
-        def packed(batch: Batch) -> Tensor:
-            passes = self._passes()
-            assert isinstance(passes, PackedRows)
-            mine, place = torch.isin(asked.rows, batch.rows).nonzero().squeeze(1), batch.rows.argsort()
-            local = torch.searchsorted(batch.rows[place], asked.rows[mine])
-            own = replace(asked.select(mine), rows=place[local])
-            found[mine] = packed_logps(passes, batch, own, self._budget())
-            return batch.rows
-
-        def whole(batch: Batch) -> Tensor:
-            values = target_logps(self.clean(batch).outcome)
-            found[batch.rows, : values.shape[1]] = values
-            return values
-
-        if isinstance(self._passes(), PackedRows):
-            last = rollouts.completion_mask.new_zeros(rollouts.shape[0], dtype=torch.long)
-            last = last.scatter_reduce(0, asked.rows, asked.cuts, "amax")
-            plans = partial(clean_row, cuts=last.tolist())
-            batches = self._batches(rollouts, asked.rows.unique().tolist(), plans, packed)
-        else:
-            plans = partial(whole_row, cuts=asked.cuts.tolist(), texts=asked.ids.tolist())
-            every = list(range(asked.rows.numel()))
-            batches = self._batches(rollouts.select(asked.rows), every, plans, whole)
-        for _ in batches:
-            pass
-        return found[which]
 
     @property
     def known_positions(self) -> int | None:
