@@ -42,8 +42,9 @@ def test_all_that_a_real_run_leaves_is_removed(cli, rows, model, adapter):
     assert names(run) == set(OWN)
 
 
-def test_shards_and_rarer_files_of_tokenizers(tmp_path):
+def test_shards_rarer_files_of_tokenizers_and_what_a_kill_leaves(tmp_path):
     put(tmp_path, "run.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json")
+    put(tmp_path, ".records.jsonl.71.tmp", ".model/model.safetensors", "checkpoint-3/optimizer.pt")
     put(tmp_path, "chat_template.jinja", "additional_chat_templates/tool.jinja", "vocab.json", "merges.txt")
     clear_run(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -74,7 +74,7 @@ def left(run: Path) -> dict[str, Any]:
         {name: value for name, value in line.items() if not _is_clock(name)}
         for line in lines(run / "metrics.jsonl")
     ]
-    weights = (run / "model.safetensors").read_bytes()
+    (weights,) = (path.read_bytes() for path in run.glob("*model.safetensors"))
     return {"weights": weights, "metrics": metrics, "records": lines(run / "records.jsonl")}
 
 

@@ -91,6 +91,7 @@ SETTINGS = {
         *("--per_device_train_batch_size", 4),
     ),
     "in the loss": (*("--credit_stage", "loss"), *("--gradient_checkpointing", "false")),
+    "an adapter": (*("--use_peft", "--lora_target_modules", "q_proj", "v_proj"), *("--learning_rate", 1e-3)),
     "sampled noise and other draws": ("--credit", "random"),
 }
 
@@ -134,21 +135,21 @@ def test_what_the_ranks_were_stays(given, tmp_path):
 
 
 def test_a_script_of_ones_own(tmp_path):
-    """Without the command line: three prompts an epoch, a checkpoint every two steps; one of them is broken later."""
-    whole = trainer(tmp_path / "run")
+    """Without the command line: six steps an epoch, a checkpoint every two; that of step 8 breaks later."""
+    whole = trainer(tmp_path / "run", max_steps=8)
     whole.train()
-    assert {path.name for path in tmp_path.glob("run/checkpoint-*")} == {"checkpoint-2", "checkpoint-4"}
+    assert sorted(step for step, _ in numbered(tmp_path / "run")) == [2, 4, 6, 8]
     records = lines(tmp_path / "run" / RECORDS)
-    (tmp_path / "run" / "checkpoint-4" / "optimizer.pt").write_bytes(b"cut off")
-    again = trainer(tmp_path / "run")
+    (tmp_path / "run" / "checkpoint-8" / "optimizer.pt").write_bytes(b"cut off")
+    again = trainer(tmp_path / "run", max_steps=8)
     again.train(resume_from_checkpoint=True)
     for one, other in zip(again.model.parameters(), whole.model.parameters(), strict=True):
         assert (one == other).all()
     assert lines(tmp_path / "run" / RECORDS) == records
-    assert (tmp_path / "run" / "checkpoint-4" / "optimizer.pt").stat().st_size > 7
+    assert (tmp_path / "run" / "checkpoint-8" / "optimizer.pt").stat().st_size > 7
     # The same trainer once more, from the step where it ended: there is none left.
     again.train(resume_from_checkpoint=True)
-    assert again.state.global_step == 4
+    assert again.state.global_step == 8
 
 
 def test_a_script_resumes_nothing_but_whole_checkpoints(tmp_path):

@@ -152,6 +152,8 @@ def clear_logs(directory: Path) -> None:
     """Remove what a run leaves before its first step."""
     for name in LOGS:
         (directory / name).unlink(missing_ok=True)
+        for path in directory.glob(f".{name}.*.tmp"):  # of a writer that was killed
+            path.unlink()
 
 
 def _is_written_card(path: Path) -> bool:
