@@ -25,6 +25,7 @@ from tokencredit.credit.gate import bilevel_gate
 from tokencredit.credit.gradient import oar_g
 from tokencredit.credit.options import Options
 from tokencredit.credit.path import path
+from tokencredit.credit.path_sibling import path_sibling
 from tokencredit.credit.perturbation import oar_p
 from tokencredit.credit.sibling import sibling
 from tokencredit.credit.span_masking import span_masking
@@ -54,6 +55,12 @@ STRATEGIES: dict[str, Strategy] = {
     "sibling": Strategy(
         sibling,
         "bonus: after which step of a failure a sibling's success was out of reach",
+        additive=True,
+        needs=("advantages", "groups", "steps"),
+    ),
+    "path-sibling": Strategy(
+        path_sibling,
+        "weights of path, and a bonus: those of sibling times the weights",
         additive=True,
         needs=("advantages", "groups", "steps"),
     ),
