@@ -68,7 +68,7 @@ def sample(model: Any, tokenizer: Any, reasoning: list[int], question: int = 0) 
     if tokenizer is None:
         prompt = torch.randint(0, model.config.vocab_size, (1, 64))
         rows = [torch.randint(0, model.config.vocab_size, (count + 4,)) for count in reasoning]
-        return _rollouts(prompt, rows, reasoning, [4] * len(rows))
+        return side_by_side(prompt, rows, reasoning, [4] * len(rows))
     chat = [{"role": "user", "content": QUESTIONS[question] + ASK}]
     prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")["input_ids"]
     probe = tokenizer(PROBE, add_special_tokens=False, return_tensors="pt")["input_ids"]
@@ -81,10 +81,10 @@ def sample(model: Any, tokenizer: Any, reasoning: list[int], question: int = 0) 
         closed = ["}" in tokenizer.decode([token]) for token in output.tolist()]
         answers.append(max(1, closed.index(True) if any(closed) else len(closed)))
         rows.append(torch.cat([asked[0, prompt.shape[1] :], output[: answers[-1]]]))
-    return _rollouts(prompt, rows, reasoning, answers)
+    return side_by_side(prompt, rows, reasoning, answers)
 
 
-def _rollouts(prompt: Tensor, rows: list[Tensor], reasoning: list[int], answers: list[int]) -> Rollouts:
+def side_by_side(prompt: Tensor, rows: list[Tensor], reasoning: list[int], answers: list[int]) -> Rollouts:
     width = max(len(row) for row in rows)
     places = torch.arange(width)
     completion = torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in rows])
