@@ -178,6 +178,15 @@ def test_a_worker_killed_while_it_computes_is_replaced_and_its_question_asked_ag
             pool.stop()
 
 
+def test_nothing_is_left_of_a_pool_that_was_stopped() -> None:
+    pool, process = worker._Pool(), psutil.Process()
+    files, running = process.num_fds(), set(process.children(recursive=True))
+    for _ in range(2):
+        assert pool.ask(["x+1", "1+x"]) == "same"
+        pool.stop()
+        assert process.num_fds() == files and set(process.children(recursive=True)) == running
+
+
 def test_a_killed_keeper_is_replaced() -> None:
     verify("\\boxed{y+1}", "1+y")
     process, orphans = worker.POOL.process, children()

@@ -149,7 +149,8 @@ class _Pool:
     def _stop(self) -> None:
         for connection in self.connections:
             connection.hang_up()
-        self.connections = []
+        # Threads that are about to ask still have theirs; they close with the last who knows of them.
+        self.connections, self.free = [], queue.LifoQueue()
         if self.process and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
