@@ -102,6 +102,10 @@ class Policy(Continuing):
         """The sum over the ranks that run in step, of tensors of one shape."""
         return self._ranks.total(values)
 
+    def largest(self, values: Tensor) -> Tensor:
+        """As `total`, the largest of each entry."""
+        return self._ranks.largest(values)
+
     @property
     def pad_token_id(self) -> int:
         """The model's pad token, 0 if it names none."""

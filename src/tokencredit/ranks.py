@@ -38,6 +38,13 @@ class Ranks:
             torch.distributed.all_reduce(values)
         return values
 
+    def largest(self, values: Tensor) -> Tensor:
+        """The largest of the ranks' tensors, all of one shape, entry by entry."""
+        if self.together:
+            values = values.clone()
+            torch.distributed.all_reduce(values, op=torch.distributed.ReduceOp.MAX)
+        return values
+
     def in_step(self, items: Iterable[T]) -> Iterator[T | None]:
         """The items, then None as long as another rank still has some."""
         iterator = iter(items)

@@ -86,6 +86,13 @@ class OARConfig(GRPOConfig):
     )
     credit_future_clip: float = _option("future_clip", "FIPO's largest boost.")
     credit_half_life: float = _option("half_life", "Tokens after which the future counts half in FIPO.")
+    credit_samples: int = _option("samples", "Answers that SPAE draws after each step.")
+    credit_sample_tokens: int = _option("sample_tokens", "Tokens of such an answer at most.")
+    credit_sample_temperature: float = _option("sample_temperature", "Temperature of SPAE's draws.")
+    credit_xi: float = _option("xi", "Weight of the potential's gains in SPAE.")
+    credit_alpha: float = _option(
+        "alpha", "How much of the advantage SPAE leaves out at most once the answer was there."
+    )
     credit_no_answer: str = field(
         default="uniform",
         metadata={"help": "Rows without an answer: weights 1 (uniform), or ask with the probe."},

@@ -28,6 +28,7 @@ from tokencredit.credit.path import path
 from tokencredit.credit.path_sibling import path_sibling
 from tokencredit.credit.perturbation import oar_p
 from tokencredit.credit.sibling import sibling
+from tokencredit.credit.spae import spae
 from tokencredit.credit.span_masking import span_masking
 from tokencredit.errors import UsageError
 
@@ -82,6 +83,13 @@ STRATEGIES: dict[str, Strategy] = {
         "how much more likely the update makes what follows; in later optimizer steps of a generation",
         needs=("old_logps",),
         at_loss=True,
+    ),
+    "spae": Strategy(
+        spae,
+        "bonus: gains of a step potential, from answers that are asked for and sampled after each step",
+        additive=True,
+        centred=False,
+        needs=("advantages", "steps", "gold_ids", "ask_ids"),
     ),
     "uniform": Strategy(controls.uniform, "control: all tokens alike, plain GRPO"),
     "random": Strategy(controls.random, "control: uniform random importance"),

@@ -52,7 +52,7 @@ def _potentials(policy: Policy, rollouts: Rollouts, places: dict[int, list[int]]
     device = rollouts.completion_ids.device
     pairs = [(row, place) for row, own in places.items() for place in own]
     rows, cuts = torch.tensor(pairs, dtype=torch.long, device=device).view(-1, 2).unbind(1)
-    texts, gold = _questions(rollouts)
+    texts, gold = questions(rollouts)
     logps = policy.continued(rollouts, rows, cuts, texts[rows])
     found = (logps * gold[rows]).sum(1).exp().cpu()
     table = torch.full(
@@ -71,7 +71,7 @@ def _less_mean(values: Tensor, groups: Tensor) -> Tensor:
     return less
 
 
-def _questions(rollouts: Rollouts) -> tuple[Tensor, Tensor]:
+def questions(rollouts: Rollouts) -> tuple[Tensor, Tensor]:
     """What is put after a step: the text that asks and the right answer, (B, L) padded with -1; which is the answer."""
     assert rollouts.gold_ids is not None and rollouts.ask_ids is not None
     both = torch.cat([rollouts.ask_ids, rollouts.gold_ids], dim=1)

@@ -44,6 +44,10 @@ class Options:
         sibling_over: `mean` or `max` of the potential over them.
         most_steps: how many steps of a completion are told apart; of more, neighbours count as one.
         future_clip, half_life: of `fipo`, the largest boost and after how many tokens the future counts half.
+        samples, sample_tokens, sample_temperature: of `spae`, how many answers of how many tokens are drawn after each
+            step, and how.
+        xi, alpha: of `spae`, the weight of its potential's gains, and how much of the advantage is left out at most
+            once the answer was there.
         seed, step: with the draw and the row, the key of every random number.
     """
 
@@ -71,6 +75,11 @@ class Options:
     most_steps: int = 8
     future_clip: float = 0.2
     half_life: float = 32.0
+    samples: int = 5
+    sample_tokens: int = 10
+    sample_temperature: float = 0.6
+    xi: float = 0.5
+    alpha: float = 0.5
     seed: int = 0
     step: int = 0
 
@@ -109,7 +118,15 @@ class Options:
             _check_least(name, getattr(self, name), least)
 
 
-_LEAST: dict[str, float] = {"future_clip": 0.0, "half_life": 1.0}
+_LEAST: dict[str, float] = {
+    "future_clip": 0.0,
+    "half_life": 1.0,
+    "samples": 1,
+    "sample_tokens": 1,
+    "sample_temperature": 0.01,
+    "xi": 0.0,
+    "alpha": 0.0,
+}
 """The least value of further options; those with a whole least are whole numbers."""
 
 
