@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 from fault_helpers import STEPS, half, in_child, kill, last_line, left, lines
+from test_signals import on_rank
+from torch.multiprocessing import ProcessExitedException
+
+from processes import run_ranks
+from tokencredit.checkpoints import last_checkpoint
 
 
 def at_call(owner: Any, name: str, number: int, then: Callable[..., Any] | None = None) -> None:
@@ -59,15 +64,15 @@ def in_a_line(name: str, step: int) -> None:
     files._write_all = cut_off
 
 
-def saving_the_optimizer() -> None:
-    """Of the second checkpoint."""
+def saving(name: str) -> None:
+    """A file of the second checkpoint."""
     import torch
 
     save, seen = torch.save, [0]
 
     def saved(value: Any, path: Any, *args: Any, **kwargs: Any) -> None:
         save(value, path, *args, **kwargs)
-        if str(path).endswith("optimizer.pt"):
+        if Path(path).name == name:
             seen[0] += 1
             if seen[0] == 2:
                 half(Path(path))
@@ -102,7 +107,7 @@ def moving_the_model() -> None:
 
 FAST = [
     (in_generation, (), 4, ""),
-    (saving_the_optimizer, (), 2, "checkpoint-4 was not written to its end"),
+    (saving, ("optimizer.pt",), 2, "checkpoint-4 was not written to its end"),
 ]
 SLOW = [
     (in_attribution, (), 4, ""),
@@ -151,6 +156,26 @@ def test_a_run_that_has_ended_is_not_trained_further(given, tmp_path):
     assert in_child(tmp_path, (*flags, "--resume")) == 0
     assert left(tmp_path / "run") == before
     assert [line["step"] for line in before["metrics"]] == [1, 2, 3]
+
+
+def with_one_rank_killed(rank: int, folder: Path, arguments: tuple[Any, ...]) -> None:
+    if rank == 1:
+        saving("rng_state_1.pth")
+    on_rank(rank, folder, arguments, None)
+
+
+@pytest.mark.slow
+def test_one_rank_of_two_is_killed(given, tmp_path):
+    """While it saves its random state; the other one must not have called the checkpoint whole."""
+    flags = (*given, *STEPS, "--per_device_train_batch_size", 6)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert run_ranks(on_rank, 2, whole, flags, None) == [0, 0]
+    with pytest.raises(ProcessExitedException, match="SIGKILL"):
+        run_ranks(with_one_rank_killed, 2, killed, flags)
+    assert last_checkpoint(killed / "run") == killed / "run" / "checkpoint-2"
+    (killed / "meet").unlink()
+    assert run_ranks(on_rank, 2, killed, (*flags, "--resume"), None) == [0, 0]
+    assert left(killed / "run") == left(whole / "run")
 
 
 def test_before_the_first_checkpoint_there_is_nothing_to_resume(given, tmp_path):
