@@ -67,21 +67,57 @@ def path(
         ids = ids[: where[-1] + 1]
         places, answer = [start + token for token in tokens], [position + 1 for position in where]
         clean = plain.full_logits(model, input_ids=torch.tensor([ids]))
-        attends = plain_sparse.influence(model, ids) if m else None
-        tail = min(places[-1] + 1, where[0])
-        moved: dict[int, dict[int, float]] = {}
+        changed = {}
         for place in places:
-            changed = list(ids)
-            changed[place] = similar(model, clean[place - 1], ids[place]) if pad is None else pad
-            if attends is None:
-                logits = plain.full_logits(model, input_ids=torch.tensor([changed]))
-                anew = set(range(place, len(ids)))
-            else:
-                later = sorted(range(place + 1, tail), key=lambda s: -attends[s, place].item())[:m]
-                anew = {place, *later, *range(max(tail, place), len(ids))}
-                logits = plain_sparse.changed_logits(model, ids, changed, anew)
-            targets = [target for target in [*places, *answer] if target - 1 in anew]
-            moved[place] = {target: kl(clean[target - 1], logits[target - 1]) for target in targets}
+            changed[place] = list(ids)
+            changed[place][place] = similar(model, clean[place - 1], ids[place]) if pad is None else pad
+        if m:
+            moved = asked(model, ids, changed, clean, answer, m, kappa, focus)
+        else:
+            moved = {}
+            for place in places:
+                logits = plain.full_logits(model, input_ids=torch.tensor([changed[place]]))
+                later = [target for target in [*places, *answer] if target > place]
+                moved[place] = {target: kl(clean[target - 1], logits[target - 1]) for target in later}
         for place, credit in strongest(moved, answer, kappa, focus).items():
             importance[row, place - start] = credit
     return importance
+
+
+def asked(
+    model: nn.Module,
+    ids: list[int],
+    changed: dict[int, list[int]],
+    clean: Tensor,
+    answer: list[int],
+    m: int,
+    kappa: float,
+    focus: float,
+) -> dict[int, dict[int, float]]:
+    """moved[source][target] of those that are asked for, from the answer backwards."""
+    attends = plain_sparse.influence(model, ids)
+    sources = sorted(changed)
+    moved: dict[int, dict[int, float]] = {}
+    credit = dict.fromkeys(answer, 1.0)
+    done: set[int] = set()
+    while True:
+        wanted: dict[int, set[int]] = {}
+        for target in sorted(place for place, value in credit.items() if value > 0.05 and place not in done):
+            done.add(target)
+            before = [source for source in sources if source < target]
+            for source in sorted(before, key=lambda t: -attends[target - 1, t].item())[:m]:
+                if target not in moved.get(source, {}):
+                    wanted.setdefault(source, set()).add(target)
+        if not wanted:
+            return moved
+        for source, targets in wanted.items():
+            if source not in moved:
+                beyond = [place for place in [*sources, *answer] if place > source + 1]
+                targets |= set(sorted(beyond, key=lambda s: -attends[s - 1, source].item())[:1])
+            logits = plain_sparse.changed_logits(
+                model, ids, changed[source], {source, *(target - 1 for target in targets)}
+            )
+            targets |= {source + 1} & {*sources, *answer}
+            found = {target: kl(clean[target - 1], logits[target - 1]) for target in targets}
+            moved[source] = {**found, **moved.get(source, {})}
+        credit = {**strongest(moved, answer, kappa, focus), **dict.fromkeys(answer, 1.0)}

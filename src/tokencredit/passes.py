@@ -84,8 +84,8 @@ class Passes(Protocol):
     def clean(self, batch: Batch) -> Clean:
         """The clean outcome, without gradient: one pass."""
 
-    def kept(self, batch: Batch, m: int) -> Clean:
-        """As `clean`, with what edits build on."""
+    def kept(self, batch: Batch, influence: bool) -> Clean:
+        """As `clean`, with what edits build on, and who attends to whom."""
 
     def changed(
         self, batch: Batch, edits: Edits, m: int, budget: Budget
@@ -93,9 +93,9 @@ class Passes(Protocol):
         """As `Policy.perturbed`."""
 
     def predictions(
-        self, batch: Batch, clean: Clean, edits: Edits, m: int, budget: Budget
+        self, batch: Batch, clean: Clean, edits: Edits, anew: Tensor | None, budget: Budget
     ) -> Iterator[Predictions]:
-        """As `Policy.predictions`, on top of what `kept` gave."""
+        """As `Policy.predictions`."""
 
     def differentiable(self, batch: Batch, clean: Clean | None, noise: Tensor | None) -> tuple[Outcome, Leaf]:
         """As `Policy.differentiable_outcome`."""
@@ -116,7 +116,7 @@ class WholeRows:
         with torch.no_grad():
             return Clean(self.caller.rows(batch, batch.ids))
 
-    def kept(self, batch: Batch, m: int) -> Clean:
+    def kept(self, batch: Batch, influence: bool) -> Clean:
         return self.clean(batch)
 
     def changed(
@@ -127,7 +127,7 @@ class WholeRows:
             yield part, clean.select(edits.rows[part]), changed
 
     def predictions(
-        self, batch: Batch, clean: Clean, edits: Edits, m: int, budget: Budget
+        self, batch: Batch, clean: Clean, edits: Edits, anew: Tensor | None, budget: Budget
     ) -> Iterator[Predictions]:
         first = batch.columns[edits.rows, edits.tokens] - batch.read_from
         for part, changed in self._edited(batch, edits, budget):
@@ -180,30 +180,34 @@ class PackedRows:
         prompts, completions = row_segments(batch)
         return self._clean(batch, prompts, completions)
 
-    def kept(self, batch: Batch, m: int) -> Clean:
-        prompts, completions = row_segments(batch, keep=True, influence=m > 0)
+    def kept(self, batch: Batch, influence: bool) -> Clean:
+        prompts, completions = row_segments(batch, keep=True, influence=influence)
         return self._clean(batch, prompts, completions)
 
     def changed(
         self, batch: Batch, edits: Edits, m: int, budget: Budget
     ) -> Iterator[tuple[Tensor, Outcome, Outcome]]:
-        clean = self.kept(batch, m)
+        clean = self.kept(batch, m > 0)
+        own = clean.completions
+        edited = _sparse_edits(batch, edits, own, m) if m else _exact_edits(edits, own)
         limit = budget.reads(batch.read_mask.shape[1], self.caller.vocabulary)
-        for part, segments in self._edited(batch, clean, edits, m, replace(budget, rows=limit)):
+        for part, segments in self._runs(clean, edits, edited, replace(budget, rows=limit)):
             rows = edits.rows[part]
             with torch.no_grad():
                 changed = self._read(batch, rows, segments)
             yield part, clean.outcome.select(rows), changed
 
     def predictions(
-        self, batch: Batch, clean: Clean, edits: Edits, m: int, budget: Budget
+        self, batch: Batch, clean: Clean, edits: Edits, anew: Tensor | None, budget: Budget
     ) -> Iterator[Predictions]:
+        own = clean.completions
+        edited = _exact_edits(edits, own) if anew is None else _scattered_edits(batch, edits, own, anew)
         # Nearly every token that is run is read, too.
         readable = max(1, budget.logits // self.caller.vocabulary)
         first_read = batch.read_from - batch.mask.long().argmax(dim=1) if batch.size else batch.rows
         width = batch.read_mask.shape[1]
         within = replace(budget, tokens=min(budget.tokens, readable))
-        for part, segments in self._edited(batch, clean, edits, m, within):
+        for part, segments in self._runs(clean, edits, edited, within):
             places = torch.repeat_interleave(
                 torch.arange(len(segments), device=part.device),
                 _whole_numbers([segment.size for segment in segments], part.device),
@@ -216,17 +220,15 @@ class PackedRows:
                 logits = self.caller.packed(segments, read.nonzero().squeeze(1))
             yield Predictions(part, places[read], columns[read], logits)
 
-    def _edited(
-        self, batch: Batch, clean: Clean, edits: Edits, m: int, budget: Budget
+    def _runs(
+        self, clean: Clean, edits: Edits, segments: list[Segment], budget: Budget
     ) -> Iterator[tuple[Tensor, list[Segment]]]:
-        """Which edits (n,), and the segments that they make run anew, in parts within the budget."""
-        own = clean.completions
-        segments = _sparse_edits(batch, edits, own, m) if m else _exact_edits(edits, own)
+        """Which edits (n,) a pass runs and their segments, in parts within the budget."""
         # Suffixes of equal shape share one attention call, so they go into the same pass.
         row_of = edits.rows.tolist()
         order = sorted(range(len(segments)), key=lambda n: _shape(segments[n], row_of[n]))
         # Kept keys and values take their part of the budget, so that longer rows don't take more memory.
-        kept = sum(segment.size for segment in [*distinct(clean.prompts), *own])
+        kept = sum(segment.size for segment in [*distinct(clean.prompts), *clean.completions])
         tokens = max(budget.tokens - kept, budget.tokens // 2)
         for run in self.ranks.in_step(parts([segments[n].size for n in order], tokens, budget.rows)):
             if run is None:
@@ -362,6 +364,24 @@ def _sparse_edits(batch: Batch, edits: Edits, completions: Sequence[Segment], m:
         for edit, token, *piece in zip(of_row.tolist(), tokens.tolist(), ids, positions, strict=True):
             segments[edit] = Segment(piece[0], clean.start + token, piece[1], prefix=clean)
     return [segments[edit] for edit in range(edits.rows.numel())]
+
+
+def _scattered_edits(
+    batch: Batch, edits: Edits, completions: Sequence[Segment], anew: Tensor
+) -> list[Segment]:
+    """For each edit its token and the columns that are computed anew, (N, E) of those that are read, -1 for none."""
+    last = torch.iinfo(torch.long).max
+    places = (anew + (batch.read_from - batch.columns[edits.rows, 0])[:, None]).masked_fill(anew < 0, last)
+    places = torch.cat([edits.tokens[:, None], places], dim=1).sort(dim=1).values
+    segments = []
+    for row, count, own, new_id in zip(
+        edits.rows.tolist(), (places < last).sum(1).tolist(), places, edits.new_ids[:, 0], strict=True
+    ):
+        clean = completions[row]
+        ids = clean.ids[own[:count]]
+        ids[0] = new_id
+        segments.append(Segment(ids, clean.start + int(own[0]), clean.start + own[:count], prefix=clean))
+    return segments
 
 
 def _tail(batch: Batch, row: int, clean: Segment) -> int:

@@ -98,6 +98,10 @@ class Policy(Continuing):
         """Whether a strategy must be run even where this rank has no rows for it."""
         return self._ranks.together
 
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is up on some of the ranks that run in step."""
+        return self._ranks.any(flag)
+
     def total(self, values: Tensor) -> Tensor:
         """The sum over the ranks that run in step, of tensors of one shape."""
         return self._ranks.total(values)
@@ -167,28 +171,49 @@ class Policy(Continuing):
         new_ids = new_ids[:, None] if alone else new_ids
         yield from self._passes().changed(batch, Edits(rows, tokens, new_ids), m, self._budget())
 
-    def kept(self, batch: Batch, m: int = 0) -> Clean:
-        """As `clean`, with what `predictions` of edits with this m build on."""
-        return self._passes().kept(batch, m)
+    def kept(self, batch: Batch, influence: bool = False) -> tuple[Clean, Tensor | None]:
+        """As `clean`, with what `predictions` build on, and who attends to whom.
+
+        Returns:
+            the clean outcome, and how much the completion's token s attends to its token t, (b, n, n), 0 off the row:
+            probability times the norm of the value, summed over heads and layers. None if it wasn't asked for or the
+            rows can't be packed.
+        """
+        clean = self._passes().kept(batch, influence)
+        if not influence or not isinstance(self._passes(), PackedRows):
+            return clean, None
+        size = max((segment.size for segment in clean.completions), default=0)
+        found = torch.zeros(batch.size, size, size, device=batch.ids.device)
+        for row, segment in enumerate(clean.completions):
+            assert segment.influence is not None
+            found[row, : segment.size, : segment.size] = segment.influence
+        return clean, found
 
     def predictions(
-        self, batch: Batch, clean: Clean, rows: Tensor, tokens: Tensor, new_ids: Tensor, m: int = 0
+        self,
+        batch: Batch,
+        clean: Clean,
+        rows: Tensor,
+        tokens: Tensor,
+        new_ids: Tensor,
+        anew: Tensor | None = None,
     ) -> Iterator[Predictions]:
         """What is predicted after each edit where it is computed anew, without gradient, in parts within the budget.
 
         Args:
             batch: of a `map` that reads the reasoning too.
-            clean: what `kept` gave for the batch and m.
-            rows, tokens, new_ids, m: as for `perturbed`, (N,) each. With m > 0 what else is read stays out, so that a
-                token has m + 1 later tokens and those after the reasoning for its targets. Rows that can't be packed
-                are always exact.
+            clean: what `kept` gave for the batch.
+            rows, tokens, new_ids: (N,) each, as for `perturbed`.
+            anew: (N, E) which columns are computed anew beside the token's own, later ones all, -1 for none, each once;
+                the others keep their clean states and aren't predicted from. By default all that follow; where rows
+                can't be packed it must be left out.
 
         Raises:
             UsageError: a new id that the model's embedding doesn't know.
         """
         self._refuse_unknown(new_ids.unique().tolist())
         edits = Edits(rows, tokens, new_ids[:, None])
-        yield from self._passes().predictions(batch, clean, edits, m, self._budget())
+        yield from self._passes().predictions(batch, clean, edits, anew, self._budget())
 
     def most_similar(self, ids: Tensor, candidates: Tensor) -> Tensor:
         """Of each token's candidates (n, k) the one whose input embedding is nearest in angle, (n,).

@@ -11,7 +11,8 @@ import plain_path
 from models import VOCABULARY, bart, gpt2, llama, ragged, with_probe
 from tokencredit import Options, UsageError, token_importance, token_weights
 from tokencredit.credit import get_strategy
-from tokencredit.credit.path import Links, _shares, strongest_paths, value_gate
+from tokencredit.credit.links import Links, focused
+from tokencredit.credit.path import strongest_paths, value_gate
 from tokencredit.credit.perturbation import replacement
 from tokencredit.policy import Policy
 
@@ -22,16 +23,15 @@ DEEP = {
 }  # random models link everything weakly: so that paths of several links count
 
 
-def links(*pairs: tuple[int, int, float], row: int = 0) -> Links:
-    """(source, target, nats), one target a source after the other."""
-    sources = sorted({source for source, _, _ in pairs})
-    width = max(sum(pair[0] == source for pair in pairs) for source in sources)
-    targets = torch.zeros(len(sources), width, dtype=torch.long)
-    strengths = torch.zeros(len(sources), width, dtype=torch.float64)
-    for index, source in enumerate(sources):
-        for edge, (_, target, nats) in enumerate(pair for pair in pairs if pair[0] == source):
-            targets[index, edge], strengths[index, edge] = target, nats
-    return Links(torch.full((len(sources),), row), torch.tensor(sources), targets, strengths)
+def links(*each: tuple[int, int, float], row: int = 0) -> Links:
+    """(source, target, nats) each."""
+    sources, targets, nats = zip(*each, strict=True)
+    return Links(
+        torch.full((len(each),), row),
+        torch.tensor(sources),
+        torch.tensor(targets),
+        torch.tensor(nats, dtype=torch.float64),
+    )
 
 
 def test_a_chain_by_hand():
@@ -63,10 +63,12 @@ def test_rows_do_not_mix():
     assert strongest_paths(links((0, 1, 3.0), row=1), answer, 1.0).tolist() == [[0.0, 1.0], [0.75, 1.0]]
 
 
-def test_shares_by_hand():
-    """1 and 3 of 4 nats; an edit that moves nothing has no shares."""
-    found = _shares(torch.tensor([[1.0, 3.0], [0.0, 0.0]], dtype=torch.float64))
-    assert found.tolist() == [[0.25, 0.75], [0.0, 0.0]]
+def test_focus_by_hand():
+    """3 of 4 nats: 3 (3/4)^2; 1 of 4: 1/16; an edit that moves nothing has no links."""
+    moved = torch.tensor([[1.0, 3.0], [0.0, 0.0]], dtype=torch.float64)
+    found = focused(moved, moved.sum(1, keepdim=True), 2.0)
+    assert found.tolist() == [[0.0625, 1.6875], [0.0, 0.0]]
+    assert torch.equal(focused(moved, moved.sum(1, keepdim=True), 0.0), moved)
 
 
 def test_the_value_gate_by_hand():
@@ -90,19 +92,22 @@ def test_against_whole_forwards(make, options):
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("options", [{}, DEEP])
 @pytest.mark.parametrize("m", [1, 3])
 @pytest.mark.parametrize("make", [llama, gpt2])
-def test_sparse_against_clean_states(make, m):
-    """Only what is computed anew is a target."""
+def test_asked_from_the_answer(make, m, options):
+    """Against dictionaries and forwards in which all but a few positions keep their clean states."""
     model = make()
-    found = token_importance(model, ROLLOUTS, "path", m=m, **DEEP)
-    expected = plain_path.path(model, ROLLOUTS, m=m, **DEEP)
+    found = token_importance(model, ROLLOUTS, "path", m=m, **options)
+    expected = plain_path.path(model, ROLLOUTS, m=m, **options)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
-    assert not torch.allclose(found, token_importance(model, ROLLOUTS, "path", **DEEP))
-    enough = token_importance(model, ROLLOUTS, "path", m=50, **DEEP)
-    torch.testing.assert_close(
-        enough, token_importance(model, ROLLOUTS, "path", **DEEP), rtol=1e-9, atol=1e-12
-    )
+    assert not torch.allclose(found, token_importance(model, ROLLOUTS, "path", **options))
+
+
+def test_rows_that_cannot_be_packed_are_exact():
+    model = bart()
+    found = token_importance(model, ROLLOUTS, "path", m=3)
+    assert torch.equal(found, token_importance(model, ROLLOUTS, "path"))
 
 
 @pytest.mark.parametrize("m", [0, 2])
