@@ -133,10 +133,12 @@ class WholeGenerations(TrainerCallback):
     def __init__(self, trainer: ResumableTrainer) -> None:
         self.trainer = trainer
         self._save_due = False
+        self._saved_at = 0
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self._save_due, self._saved_at = False, state.global_step
         # A checkpoint brings the intervals that it was written with, but those of now are meant.
         state.compute_steps(args, state.max_steps)
         accumulation = args.gradient_accumulation_steps
@@ -163,3 +165,15 @@ class WholeGenerations(TrainerCallback):
         )
         if control.should_save:
             self._save_due = False
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._saved_at = state.global_step
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The step that ended the epoch may be saved already, and its checkpoint must not be taken down again."""
+        if self._saved_at == state.global_step:
+            control.should_save = False

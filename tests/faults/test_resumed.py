@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from fault_helpers import in_child, last_line, left, lines, trainer
+from transformers import TrainerCallback
+from trl import GRPOTrainer
 
 from tokencredit.checkpoints import contents, last_checkpoint, no_room, numbered
 from tokencredit.errors import UsageError
@@ -159,6 +161,34 @@ def test_a_script_resumes_nothing_but_whole_checkpoints(tmp_path):
         trainer(tmp_path).train(resume_from_checkpoint=True)
     with pytest.raises(UsageError, match=r"checkpoint-2 has lost its optimizer.pt"):
         trainer(tmp_path).train(resume_from_checkpoint=str(broken))
+
+
+def test_a_step_is_saved_once(tmp_path, monkeypatch):
+    """Asked for at the step and at the end of its epoch."""
+    saved: list[int] = []
+    monkeypatch.setattr(
+        GRPOTrainer, "_save_checkpoint", lambda self, *_: saved.append(self.state.global_step)
+    )
+
+    class AtEveryStep(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_save = True
+
+    own = trainer(tmp_path, num_iterations=1, max_steps=6, save_strategy="epoch")
+    own.callback_handler.callbacks.insert(1, AtEveryStep())
+    own.train()
+    assert saved == [1, 2, 3, 4, 5, 6]
+
+
+def test_saves_that_a_callback_asks_for_wait(tmp_path):
+    class AtStepThree(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_save = state.global_step == 3
+
+    own = trainer(tmp_path, max_steps=6, save_strategy="no")
+    own.callback_handler.callbacks.insert(1, AtStepThree())
+    own.train()
+    assert [step for step, _ in numbered(tmp_path)] == [4]
 
 
 def test_saves_at_any_moment_are_refused(tmp_path):
