@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from soak import COUNTS, Sample, verdict
 
-BENCHMARKS = Path(sys.path[0])
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 def samples(memory, **counts) -> list[Sample]:

@@ -48,6 +48,7 @@ LAYERS = {
     "trainer_logging": 7,
     "trainer_resume": 7,
     "trainer_rewards": 7,
+    "trainer_steps": 7,
     "trl": 7,
     "compare": 7,
     "cli": 8,

@@ -50,7 +50,8 @@ def test_a_row_without_a_reward(tmp_path, monkeypatch, credit):
 def test_rows_with_broken_logits(tmp_path, monkeypatch, caplog, stage):
     """They keep their sequences' advantages and are counted; one line in the log says so, also across checkpoints.
 
-    The loss of such a pass is NaN as well, in TRL as here; attribution has one of its own, in evaluation mode.
+    Attribution has a pass of its own, in evaluation mode. In the loss's pass the whole gradient is NaN: such steps are
+    left out, and the policy stays as it was.
     """
     ids = given(monkeypatch)
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -74,13 +75,17 @@ def test_rows_with_broken_logits(tmp_path, monkeypatch, caplog, stage):
         )
     )
     settings = dict(credit="oar-g", credit_stage=stage, credit_gradient="labels", credit_marker="ans")
-    saves = dict(steps=3, save_strategy="steps", save_steps=1) if stage == "rollout" else dict(steps=1)
+    saves = dict(steps=3, save_strategy="steps", save_steps=1)
+    before = torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).clone()
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        run = train(tmp_path, model=model, learning_rate=0.0, **settings, **saves)
-    assert caplog.text.count("NaN or infinite") == 1
+        run = train(tmp_path, model=model, learning_rate=1e-2, **settings, **saves)
+    assert caplog.text.count("rows whose credit is NaN or infinite") == 1
     assert all(entry["credit/not_finite"] == 2 for entry in run.state.log_history[:-1])
-    assert parameters(run).isfinite().all() or stage == "loss"
+    left_out = stage == "loss"
+    assert caplog.text.count("step 1 has a gradient that is NaN or infinite") == int(left_out)
+    assert all(entry["credit/steps_left_out"] == left_out for entry in run.state.log_history[:-1])
+    assert parameters(run).isfinite().all() and torch.equal(parameters(run), before) == left_out
     completions, found = seen[0]
     assert found.isfinite().all()
     assert torch.equal((found == found[:, :1]).all(1), (completions == only).any(1))

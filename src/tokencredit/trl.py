@@ -40,6 +40,7 @@ from tokencredit.trainer_config import OARConfig
 from tokencredit.trainer_logging import StepClock, credit_metrics, total_rewards
 from tokencredit.trainer_resume import ResumableTrainer
 from tokencredit.trainer_rewards import checked_rewards
+from tokencredit.trainer_steps import FiniteSteps
 
 __all__ = ["OARConfig", "OARTrainer"]
 
@@ -97,6 +98,7 @@ class OARTrainer(ResumableTrainer):
         self._generation: Generation | None = None
         self._with_logps: Callable[[torch.Tensor], None] | None = None  # of the next forward pass
         self.credit_seconds = 0.0  # of the step so far
+        self.add_callback(FiniteSteps(self))
         self.add_callback(StepClock(self))
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:

@@ -28,6 +28,7 @@ FIRST = {
     "credit/no_answer": "share of completions without an answer",
     "credit/skipped": "share of rows with nothing to attribute",
     "credit/not_finite": "rows whose credit was not finite",
+    "credit/steps_left_out": "share of steps whose gradient was not finite",
     "credit/seconds": "seconds spent on credit",
     "credit/rollout_seconds": "seconds spent on sampling and rewards",
     "credit/share_of_step": "credit's share of the step's time",
