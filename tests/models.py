@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from transformers import (
     BartConfig,
@@ -118,8 +120,14 @@ def ragged(seed: int = 0) -> Rollouts:
         steps=torch.where(reasoning, torch.arange(length) // 3, -1),
         gold_ids=torch.full((rows, 1), 4),
         ask_ids=torch.full((rows, 1), 9),
+        grader=odd_ends,
         old_logps=-10 * torch.rand(rows, length, generator=random, dtype=torch.float64),
     )
+
+
+def odd_ends(keys: Sequence[int], completions: Sequence[list[int]]) -> list[float]:
+    """A grader: whether the last token's id is odd."""
+    return [float(sum(ids[-1:]) % 2) for ids in completions]
 
 
 def with_probe(rollouts: Rollouts, rows: list[int], probe: tuple[int, ...] = (8, 9, 10)) -> Rollouts:
@@ -183,4 +191,5 @@ def family(seed: int = 0) -> Rollouts:
         steps=steps,
         gold_ids=gold,
         ask_ids=torch.tensor([[9, 3]]).expand(rows, -1),
+        grader=odd_ends,
     )

@@ -45,6 +45,7 @@ LAYERS = {
     "fidelity": 7,
     "trainer_checks": 7,
     "trainer_config": 7,
+    "trainer_graders": 7,
     "trainer_logging": 7,
     "trainer_resume": 7,
     "trainer_rewards": 7,

@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from models import VOCABULARY, gpt2, llama, rows_of
+from models import VOCABULARY, gpt2, llama, odd_ends, rows_of
 from tokencredit import STRATEGIES, Options, Rollouts, group_advantages
 from tokencredit.credit import TokenCredit, assign
 from tokencredit.policy import Policy
@@ -106,13 +106,15 @@ def rollouts(batch: list[Row], seed: int) -> Rollouts:
         gold_ids=ids(2),
         ask_ids=ids(3),
         steps=torch.where(reasoning, completion // 2, -1),
+        grader=odd_ends,
         old_logps=-2.5
         - 4 * torch.rand(len(batch), completion.shape[1], generator=random, dtype=torch.float64),
     )
 
 
 def credit(model: torch.nn.Module, given_rows: Rollouts, name: str) -> TokenCredit:
-    return assign(STRATEGIES[name], Policy(model), given_rows, Options(pad_token_id=PAD))
+    options = Options(pad_token_id=PAD, sample_tokens=3, continuations=3, continuation_tokens=3)
+    return assign(STRATEGIES[name], Policy(model), given_rows, options)
 
 
 def check_same(found: TokenCredit, expected: TokenCredit, width: int) -> None:

@@ -145,7 +145,8 @@ def test_token_advantages_of_each_strategy(tmp_path, monkeypatch, credit):
     """A w + b of the functional form on the same ids; A is what TRL's own formula gives."""
     seen = outputs_of(monkeypatch)
     model, tokenizer = build_model(0), build_tokenizer()
-    run = train(tmp_path, steps=1, credit=credit, model=model, tokenizer=tokenizer, learning_rate=0.0)
+    few = dict(credit_continuations=2, credit_continuation_tokens=3)
+    run = train(tmp_path, steps=1, credit=credit, model=model, tokenizer=tokenizer, learning_rate=0.0, **few)
     output = seen[0]
     rewards = torch.tensor(
         odd_ids(
@@ -164,6 +165,7 @@ def test_token_advantages_of_each_strategy(tmp_path, monkeypatch, credit):
     asked = tokenizer.batch_decode(output["prompt_ids"], skip_special_tokens=True)
     rollouts, _ = run._ground({**output, "advantages": sequence}, [by_prompt[text] for text in asked])
     options = dict(seed=7, step=0, pad_token_id=tokenizer.pad_token_id, m=run.args.credit_m)
+    options |= dict(continuations=2, continuation_tokens=3)
     expected = token_advantages(model, rollouts, credit, **options)
     torch.testing.assert_close(output["advantages"], expected, rtol=1e-4, atol=1e-5)
 

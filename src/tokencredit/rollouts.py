@@ -11,6 +11,7 @@ Legend of shapes, used everywhere:
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ import torch
 from torch import Tensor
 
 from tokencredit.errors import UsageError
+
+Grader = Callable[[Sequence[int], Sequence[list[int]]], Sequence[float | None]]
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Rollouts:
         probe_ids, probe_mask: (B, L), text that asks for the answer, put after the reasoning; a row with an empty
             mask has none.
         row_keys: (B,) integers that key each row's random draws; by default 0, ..., B - 1.
+        grader: (row keys, other completions of these rows as ids) -> their rewards, None where one cannot be judged.
         model_inputs: further tensors that the model's forward needs.
     """
 
@@ -64,6 +68,7 @@ class Rollouts:
     probe_ids: Tensor | None = None
     probe_mask: Tensor | None = None
     row_keys: Tensor | None = None
+    grader: Grader | None = None
 
     def __post_init__(self) -> None:
         if self.prompt_ids.dim() != 2 or self.completion_ids.dim() != 2:

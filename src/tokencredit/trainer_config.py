@@ -93,6 +93,8 @@ class OARConfig(GRPOConfig):
     credit_alpha: float = _option(
         "alpha", "How much of the advantage SPAE leaves out at most once the answer was there."
     )
+    credit_continuations: int = _option("continuations", "Completions that vine goes on with from each step.")
+    credit_continuation_tokens: int = _option("continuation_tokens", "Tokens that they go on for at most.")
     credit_no_answer: str = field(
         default="uniform",
         metadata={"help": "Rows without an answer: weights 1 (uniform), or ask with the probe."},

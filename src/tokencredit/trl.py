@@ -26,7 +26,7 @@ from tokencredit.grounding import ground, probe_tokens
 from tokencredit.policy import Policy
 from tokencredit.report.records import RECORDS, append_record
 from tokencredit.report.token_record import token_record
-from tokencredit.rollouts import Rollouts
+from tokencredit.rollouts import Grader, Rollouts
 from tokencredit.spans import Spans
 from tokencredit.trainer_checks import (
     check_columns,
@@ -37,6 +37,7 @@ from tokencredit.trainer_checks import (
     say_split_groups,
 )
 from tokencredit.trainer_config import OARConfig
+from tokencredit.trainer_graders import check_gradable, grader_of
 from tokencredit.trainer_logging import StepClock, credit_metrics, total_rewards
 from tokencredit.trainer_resume import ResumableTrainer
 from tokencredit.trainer_rewards import checked_rewards
@@ -74,6 +75,8 @@ class OARTrainer(ResumableTrainer):
         super().__init__(**bound)
         self.reward_funcs = checked_rewards(self.reward_funcs, self.reward_func_names)
         self.strategy = get_strategy(self.args.credit)
+        if "grader" in self.strategy.needs:
+            check_gradable(self.reward_funcs, self.reward_func_names)
         self._multimodal = hasattr(self.processing_class, "image_processor")
         if self.args.credit != "uniform" and self._multimodal:
             raise UsageError(
@@ -222,9 +225,16 @@ class OARTrainer(ResumableTrainer):
             golds=gold_texts(inputs) if "gold_ids" in needs else (),
             advantages=output["advantages"],
             old_logps=output.get("old_per_token_logps"),
+            grader=self._grader(inputs, first) if "grader" in needs else None,
             groups=keys // (self.num_generations or 1),
             row_keys=keys,
         )
+
+    def _grader(self, inputs: Sequence[dict[str, Any]], first: int) -> Grader:
+        """The rewards of other completions for the local rows."""
+        weights = self.reward_weights.tolist()
+        told = {"trainer_state": self.state, "log_extra": _nothing, "log_metric": _nothing}
+        return grader_of(cast(Any, self.reward_funcs), weights, self._tokenizer, inputs, first, **told)
 
     def _generation_key(self) -> int:
         """Counts micro-steps, and continues where a resumed run left off (TRL's own counter starts again at 0)."""
@@ -322,3 +332,7 @@ class OARTrainer(ResumableTrainer):
                     **token_record(self._tokenizer, sample, index, spans[row], logps, credit, row),
                 },
             )
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """In the place of TRL's logs, which are of training's own completions."""

@@ -24,7 +24,8 @@ from tokencredit.policy import Policy
 NAMES = list(STRATEGIES)
 GROUPWISE = [name for name in NAMES if "groups" in STRATEGIES[name].needs]
 WEIGHTS_ONLY = [name for name in NAMES if not STRATEGIES[name].additive]
-FORMS = [(name, {}) for name in NAMES] + [
+SHORTER = {"vine": {"continuations": 2, "continuation_tokens": 3}}
+FORMS = [(name, SHORTER.get(name, {})) for name in NAMES] + [
     ("oar-p", {"counterfactual": "alternative"}),
     ("oar-g", {"gradient": "labels"}),
     ("oar-g", {"gradient": "labels", "labels_from": "sample", "labels": 2}),

@@ -30,6 +30,7 @@ from tokencredit.credit.perturbation import oar_p
 from tokencredit.credit.sibling import sibling
 from tokencredit.credit.spae import spae
 from tokencredit.credit.span_masking import span_masking
+from tokencredit.credit.vine import vine
 from tokencredit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -90,6 +91,13 @@ STRATEGIES: dict[str, Strategy] = {
         additive=True,
         centred=False,
         needs=("advantages", "steps", "gold_ids", "ask_ids"),
+    ),
+    "vine": Strategy(
+        vine,
+        "bonus: what a step adds to the mean reward of completions that go on from it",
+        additive=True,
+        centred=False,
+        needs=("advantages", "steps", "grader"),
     ),
     "uniform": Strategy(controls.uniform, "control: all tokens alike, plain GRPO"),
     "random": Strategy(controls.random, "control: uniform random importance"),

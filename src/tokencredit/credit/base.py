@@ -23,6 +23,7 @@ NEEDED = {
     "steps": "the reasoning's steps",
     "gold_ids": "the right answers",
     "ask_ids": "a text that asks for the answer",
+    "grader": "a grader of other completions",
     "old_logps": "the log-probabilities under the policy that wrote the completions",
 }
 """What strategies may need beyond ids and masks, by the fields of Rollouts."""

@@ -48,6 +48,7 @@ class Options:
             step, and how.
         xi, alpha: of `spae`, the weight of its potential's gains, and how much of the advantage is left out at most
             once the answer was there.
+        continuations, continuation_tokens: of `vine`, how many completions of how many tokens go on from each step.
         seed, step: with the draw and the row, the key of every random number.
     """
 
@@ -80,6 +81,8 @@ class Options:
     sample_temperature: float = 0.6
     xi: float = 0.5
     alpha: float = 0.5
+    continuations: int = 9
+    continuation_tokens: int = 64
     seed: int = 0
     step: int = 0
 
@@ -124,6 +127,8 @@ _LEAST: dict[str, float] = {
     "samples": 1,
     "sample_tokens": 1,
     "sample_temperature": 0.01,
+    "continuations": 1,
+    "continuation_tokens": 1,
     "xi": 0.0,
     "alpha": 0.0,
 }

@@ -11,7 +11,15 @@ from torch import Tensor
 
 from tokencredit.credit.base import Credit
 from tokencredit.credit.options import Options
-from tokencredit.credit.steps import Steps, aligned, on_tokens, similarity, steps_of, thinned
+from tokencredit.credit.steps import (
+    Steps,
+    aligned,
+    on_tokens,
+    root_mean_square,
+    similarity,
+    steps_of,
+    thinned,
+)
 
 if TYPE_CHECKING:
     from tokencredit.policy import Policy
@@ -56,7 +64,7 @@ def sibling(policy: Policy, rollouts: Rollouts, options: Options) -> Credit:
     """
     found = sibling_potentials(policy, rollouts, options)
     c = {row: 2 * phi[1:] - phi[:-1] for row, phi in found.phi.items()}
-    rms = _root_mean_square(policy, rollouts, list(c.values()))
+    rms = root_mean_square(policy, rollouts, list(c.values()))
     b = {row: options.coefficient * (values / rms).clamp(-CLIP, CLIP) for row, values in c.items()}
     return Credit(bonus=on_tokens(rollouts, b, found.ends))
 
@@ -137,12 +145,3 @@ def _ratios(policy: Policy, rollouts: Rollouts, asked: list[Question]) -> list[f
     here[some] = policy.continued(rollouts, rows[some], ends[some], texts[some])
     ratios: list[float] = (here - there).sum(1).exp().tolist()
     return ratios
-
-
-def _root_mean_square(policy: Policy, rollouts: Rollouts, values: list[Tensor]) -> float:
-    """Over all values that are finite, of all ranks; 1 without any but zeros."""
-    every = torch.cat(values) if values else torch.zeros(0, dtype=torch.float64)
-    every = every[every.isfinite()]
-    sums = torch.stack([every.square().sum(), torch.tensor(float(every.numel()), dtype=torch.float64)])
-    squares, count = policy.total(sums.to(rollouts.completion_ids.device)).tolist()
-    return (squares / count) ** 0.5 if squares else 1.0

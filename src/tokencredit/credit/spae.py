@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,9 +9,9 @@ from torch import Tensor
 
 from tokencredit.credit.base import Credit
 from tokencredit.credit.early_answer import questions
-from tokencredit.credit.keys import keyed_generator
+from tokencredit.credit.keys import step_uniforms
 from tokencredit.credit.options import Options
-from tokencredit.credit.steps import on_tokens, steps_of, thinned
+from tokencredit.credit.steps import ends_of, on_tokens
 
 if TYPE_CHECKING:
     from tokencredit.policy import Policy
@@ -35,10 +34,8 @@ def spae(policy: Policy, rollouts: Rollouts, options: Options) -> Credit:
     the probe is under Apache-2.0.
     """
     assert rollouts.advantages is not None
-    ends: dict[int, list[int]] = {}
-    for row in rollouts.reasoning_mask.any(dim=1).nonzero().squeeze(1).tolist():
-        own = steps_of(rollouts, row).ends
-        ends[row] = [own[step] for step in thinned(len(own), options.most_steps)]
+    rows = rollouts.reasoning_mask.any(dim=1).nonzero().squeeze(1).tolist()
+    ends = {row: ends_of(rollouts, row, options.most_steps) for row in rows}
     phi = step_potentials(policy, rollouts, ends, options)
     gains = {row: torch.diff(values, prepend=values.new_zeros(1)) for row, values in phi.items()}
     low, high = _extremes(policy, gains, rollouts.completion_ids.device)
@@ -79,15 +76,6 @@ def step_potentials(
     confidence = (-written.entropies.sum(2) / sizes).exp().mean(1)
     phi = (1.5 * accuracy * confidence + 0.5 * accuracy - confidence).cpu()
     return dict(zip(ends, phi.split([len(own) for own in ends.values()]), strict=True))
-
-
-def step_uniforms(numbers: Sequence[tuple[int, int]], draws: int, length: int, options: Options) -> Tensor:
-    """(N, draws, length) float64 random numbers in [0, 1), of steps named by row key and number."""
-    found = torch.empty(len(numbers), draws, length, dtype=torch.float64)
-    for place, (key, number) in enumerate(numbers):
-        generator = keyed_generator(options.seed, options.step, number, key)
-        found[place] = torch.rand(draws, length, generator=generator, dtype=torch.float64)
-    return found
 
 
 def _damping(phi: Tensor, alpha: float) -> Tensor:

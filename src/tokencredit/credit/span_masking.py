@@ -12,7 +12,7 @@ from tokencredit.credit.mass import mean_one
 from tokencredit.credit.options import Options
 from tokencredit.credit.outcome import Outcome, answer_log_prob, log_distribution
 from tokencredit.credit.perturbation import counterfactuals
-from tokencredit.credit.steps import on_tokens, steps_of, thinned
+from tokencredit.credit.steps import ends_of, on_tokens
 
 if TYPE_CHECKING:
     from tokencredit.layout import Batch
@@ -58,10 +58,7 @@ def _spans(
 ) -> tuple[Tensor, Tensor, dict[int, list[int]]]:
     """Where each row's spans start (B, K), what takes the place of their tokens (B, K, L), -1 where nothing does, and
     where they end."""
-    ends: dict[int, list[int]] = {}
-    for row in range(rollouts.shape[0]):
-        own = steps_of(rollouts, row).ends
-        ends[row] = [own[step] for step in thinned(len(own), most)]
+    ends = {row: ends_of(rollouts, row, most) for row in range(rollouts.shape[0])}
     count = max(map(len, ends.values()), default=0)
     sizes = [end - start for own in ends.values() for start, end in zip([0, *own], own, strict=False)]
     device = replacements.device

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from tokencredit.policy import Policy
     from tokencredit.rollouts import Rollouts
 
 
@@ -44,6 +45,12 @@ def thinned(count: int, most: int) -> list[int]:
     """Which of `count` steps keep their end where neighbours are put together to leave `most`; the last does."""
     left = min(count, most)
     return [count * (place + 1) // left - 1 for place in range(left)]
+
+
+def ends_of(rollouts: Rollouts, row: int, most: int) -> list[int]:
+    """The places after a row's steps, ascending; of more than `most` steps neighbours count as one."""
+    own = steps_of(rollouts, row).ends
+    return [own[step] for step in thinned(len(own), most)]
 
 
 def similarity(one: Counter[int], other: Counter[int]) -> float:
@@ -86,3 +93,12 @@ def on_tokens(rollouts: Rollouts, values: Mapping[int, Tensor], ends: Mapping[in
             found[row, start:end] = value
             start = end
     return found.to(rollouts.completion_ids.device) * rollouts.reasoning_mask
+
+
+def root_mean_square(policy: Policy, rollouts: Rollouts, values: list[Tensor]) -> float:
+    """Over all values that are finite, of all ranks; 1 without any but zeros."""
+    every = torch.cat(values) if values else torch.zeros(0, dtype=torch.float64)
+    every = every[every.isfinite()]
+    sums = torch.stack([every.square().sum(), torch.tensor(float(every.numel()), dtype=torch.float64)])
+    squares, count = policy.total(sums.to(rollouts.completion_ids.device)).tolist()
+    return (squares / count) ** 0.5 if squares else 1.0

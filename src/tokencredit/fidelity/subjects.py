@@ -12,7 +12,7 @@ from torch import Tensor
 from tokencredit.errors import UsageError
 from tokencredit.evaluation.decoding import Decoding
 from tokencredit.grounding import PROBE, ground
-from tokencredit.rollouts import Rollouts
+from tokencredit.rollouts import Grader, Rollouts
 from tokencredit.spans import Spans
 from tokencredit.tasks import Task
 
@@ -148,6 +148,17 @@ def _padded(rows: Sequence[list[int]], *, left: bool = False) -> tuple[Tensor, T
     return ids, mask
 
 
+def _grader(subject: Subject, problems: list[int], first: int) -> Grader:
+    """The task's reward of other completions for the batch's problems; `first` is the key of its first row."""
+
+    def grade(keys: Sequence[int], completions: Sequence[list[int]]) -> list[float]:
+        assert subject.task is not None
+        texts = subject.tokenizer.batch_decode(completions, skip_special_tokens=True)
+        return subject.task.reward(texts, [subject.golds[problems[key - first]] for key in keys])
+
+    return grade
+
+
 def _grounded(
     subject: Subject,
     problems: list[int],
@@ -178,6 +189,7 @@ def _grounded(
         rewards=rewards.to(device),
         advantages=torch.where(rewards > 0, 1.0, -1.0).to(device),
         groups=torch.tensor(problems, device=device),
+        grader=_grader(subject, problems, first) if subject.task else None,
         row_keys=torch.arange(first, first + len(texts), device=device),
     )
     kept = rollouts.readable & (rollouts.reasoning_mask.sum(dim=1) > 1)
