@@ -27,6 +27,7 @@ LAYERS = {
     "calling": 2,
     "memory": 2,
     "passes": 2,
+    "edits": 2,
     "checks": 2,
     "continuations": 2,
     "continuing": 2,

@@ -116,7 +116,7 @@ class Caller:
                 "counterfactual=alternative"
             )
         if isinstance(weight, DTensor):
-            return weight.detach().full_tensor()
+            return weight.full_tensor().detach()
         if hasattr(weight, "ds_id"):
             from deepspeed.zero import GatheredParameters
 

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from tokencredit.calling import Caller
+from tokencredit.edits import Edits
 from tokencredit.errors import UsageError
 from tokencredit.layout import Batch, align, outcome_row, unpadded
 from tokencredit.memory import ran_out
 from tokencredit.packing import UnsupportedAttentionError
-from tokencredit.passes import Budget, Edits, PackedRows, Passes, WholeRows
+from tokencredit.passes import Budget, PackedRows, Passes, WholeRows
 from tokencredit.ranks import Ranks
 from tokencredit.rollouts import Rollouts
 

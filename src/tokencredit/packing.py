@@ -299,10 +299,13 @@ def _attend_alike(
         if segment.keep:
             # Clones, or each layer's views would keep the whole pass alive.
             segment.keys[layer], segment.values[layer] = own_keys.clone(), own_values.clone()
-        if segment.influence is not None:
-            _add_influence(segment.influence, query[:, place], keys[-1], own_values, group.mask, form)
     q = torch.stack([query[:, place] for place in places])
-    attended = _grouped_attention(q, torch.stack(keys), torch.stack(values), group.mask, form)
+    k, v = torch.stack(keys), torch.stack(values)
+    noted = [member for member, segment in enumerate(group.segments) if segment.influence is not None]
+    if noted:
+        found = [segment.influence for segment in group.segments if segment.influence is not None]
+        _add_influence(found, q[noted], k[noted], v[noted, :, -size:], group.mask, form)
+    attended = _grouped_attention(q, k, v, group.mask, form)
     return list(zip(group.begins, attended, strict=True))
 
 
@@ -333,14 +336,21 @@ def _probabilities(q: Tensor, k: Tensor, seen: Tensor, form: _Form) -> Tensor:
 
 
 def _add_influence(
-    influence: Tensor, q: Tensor, k: Tensor, own_values: Tensor, mask: _Mask, form: _Form
+    influences: Sequence[Tensor], q: Tensor, k: Tensor, own_values: Tensor, mask: _Mask, form: _Form
 ) -> None:
-    """Adds sum_h A_h[s, t] |v_{h,t}| for the segment's own tokens s and t; q (H, n, D), k (H_kv, start + n, D)."""
-    heads, size, _ = q.shape
-    norms = own_values.float().norm(dim=-1).repeat_interleave(heads // k.shape[0], 0)  # (H, n)
-    keys = k.repeat_interleave(heads // k.shape[0], 0)
+    """Adds sum_h A_h[s, t] |v_{h,t}| for the own tokens s and t of m segments.
+
+    q is (m, H, n, D), k (m, H_kv, start + n, D).
+    """
+    count, heads, size, _ = q.shape
+    shared = heads // k.shape[1]
+    norms = own_values.float().norm(dim=-1).repeat_interleave(shared, 1)  # (m, H, n)
+    keys = k.repeat_interleave(shared, 1)
     seen = mask.within(form.window)
-    rows = max(1, _SCORES // (heads * k.shape[1]))
+    rows = max(1, _SCORES // (count * heads * k.shape[2]))
     for part in torch.arange(size, device=q.device).split(rows):
-        attention = _probabilities(q[:, part], keys, seen[part], form)[:, :, -size:]
-        influence[part] += (attention * norms[:, None]).sum(0)
+        attention = _probabilities(q[:, :, part], keys, seen[part], form)[..., -size:]
+        for influence, found in zip(
+            influences, torch.einsum("mhst,mht->mst", attention, norms.to(attention)), strict=True
+        ):
+            influence[part] += found

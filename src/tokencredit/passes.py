@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tokencredit.calling import Caller
 from tokencredit.credit.outcome import Outcome
+from tokencredit.edits import Edits, exact_edits, scattered_edits, shape, sparse_edits
 from tokencredit.layout import Batch, RowPlan, parts, take
 from tokencredit.packing import Segment
 from tokencredit.ranks import Ranks
@@ -28,16 +29,6 @@ class Budget:
         """Rows, at least one, that read `positions` each."""
         limit = max(1, self.logits // (positions * vocabulary))
         return limit if self.rows is None else min(limit, self.rows)
-
-
-@dataclass(frozen=True)
-class Edits:
-    """Edit n puts new_ids[n] (N, L) in place of the L completion tokens from tokens[n] on, of the batch's row rows[n];
-    where it is -1 the token stays. rows and tokens are (N,)."""
-
-    rows: Tensor
-    tokens: Tensor
-    new_ids: Tensor
 
 
 @dataclass(frozen=True)
@@ -189,7 +180,7 @@ class PackedRows:
     ) -> Iterator[tuple[Tensor, Outcome, Outcome]]:
         clean = self.kept(batch, m > 0)
         own = clean.completions
-        edited = _sparse_edits(batch, edits, own, m) if m else _exact_edits(edits, own)
+        edited = sparse_edits(batch, edits, own, m) if m else exact_edits(edits, own)
         limit = budget.reads(batch.read_mask.shape[1], self.caller.vocabulary)
         for part, segments in self._runs(clean, edits, edited, replace(budget, rows=limit)):
             rows = edits.rows[part]
@@ -201,7 +192,7 @@ class PackedRows:
         self, batch: Batch, clean: Clean, edits: Edits, anew: Tensor | None, budget: Budget
     ) -> Iterator[Predictions]:
         own = clean.completions
-        edited = _exact_edits(edits, own) if anew is None else _scattered_edits(batch, edits, own, anew)
+        edited = exact_edits(edits, own) if anew is None else scattered_edits(batch, edits, own, anew)
         # Nearly every token that is run is read, too.
         readable = max(1, budget.logits // self.caller.vocabulary)
         first_read = batch.read_from - batch.mask.long().argmax(dim=1) if batch.size else batch.rows
@@ -226,7 +217,7 @@ class PackedRows:
         """Which edits (n,) a pass runs and their segments, in parts within the budget."""
         # Suffixes of equal shape share one attention call, so they go into the same pass.
         row_of = edits.rows.tolist()
-        order = sorted(range(len(segments)), key=lambda n: _shape(segments[n], row_of[n]))
+        order = sorted(range(len(segments)), key=lambda n: shape(segments[n], row_of[n]))
         # Kept keys and values take their part of the budget, so that longer rows don't take more memory.
         kept = sum(segment.size for segment in [*distinct(clean.prompts), *clean.completions])
         tokens = max(budget.tokens - kept, budget.tokens // 2)
@@ -323,77 +314,3 @@ def row_segments(
 def distinct(segments: Sequence[Segment]) -> list[Segment]:
     """Each segment once, without empty ones: attention takes none, and nothing reads them."""
     return list({id(segment): segment for segment in segments if segment.size}.values())
-
-
-def _exact_edits(edits: Edits, completions: Sequence[Segment]) -> list[Segment]:
-    """For each edit the row from its token on."""
-    segments = []
-    for row, token, new_ids in zip(edits.rows.tolist(), edits.tokens.tolist(), edits.new_ids, strict=True):
-        segments.append(_suffix(completions[row], token, new_ids))
-    return segments
-
-
-def _suffix(clean: Segment, token: int, new_ids: Tensor) -> Segment:
-    ids = clean.ids[token:].clone()
-    placed = (new_ids >= 0).nonzero().squeeze(1)
-    ids[placed] = new_ids[placed]
-    return Segment(ids, clean.start + token, prefix=clean)
-
-
-def _sparse_edits(batch: Batch, edits: Edits, completions: Sequence[Segment], m: int) -> list[Segment]:
-    """For each edit its token, the m later reasoning tokens that it influences most, and what follows the reasoning."""
-    segments: dict[int, Segment] = {}
-    for row, clean in enumerate(completions):
-        tail = _tail(batch, row, clean)
-        of_row = (edits.rows == row).nonzero().squeeze(1)
-        tokens, new_ids = edits.tokens[of_row], edits.new_ids[of_row]
-        near = tail - tokens - 1 <= min(m, tail)
-        for place in near.nonzero().squeeze(1).tolist():
-            segments[int(of_row[place])] = _suffix(clean, int(tokens[place]), new_ids[place])
-        tokens, new_ids, of_row = tokens[~near], new_ids[~near], of_row[~near]
-        if not of_row.numel():
-            continue
-        assert clean.influence is not None
-        later = torch.arange(tail, device=tokens.device)[:, None] > tokens
-        most = clean.influence[:tail, tokens].masked_fill(~later, -1.0).topk(m, dim=0).indices
-        rest = torch.arange(tail, clean.size, device=tokens.device).expand(tokens.numel(), -1)
-        places = torch.cat([tokens[:, None], most.sort(dim=0).values.T, rest], dim=1)
-        ids = clean.ids[places]
-        ids[:, 0] = new_ids[:, 0]
-        positions = clean.start + places
-        for edit, token, *piece in zip(of_row.tolist(), tokens.tolist(), ids, positions, strict=True):
-            segments[edit] = Segment(piece[0], clean.start + token, piece[1], prefix=clean)
-    return [segments[edit] for edit in range(edits.rows.numel())]
-
-
-def _scattered_edits(
-    batch: Batch, edits: Edits, completions: Sequence[Segment], anew: Tensor
-) -> list[Segment]:
-    """For each edit its token and the columns that are computed anew, (N, E) of those that are read, -1 for none."""
-    last = torch.iinfo(torch.long).max
-    places = (anew + (batch.read_from - batch.columns[edits.rows, 0])[:, None]).masked_fill(anew < 0, last)
-    places = torch.cat([edits.tokens[:, None], places], dim=1).sort(dim=1).values
-    segments = []
-    for row, count, own, new_id in zip(
-        edits.rows.tolist(), (places < last).sum(1).tolist(), places, edits.new_ids[:, 0], strict=True
-    ):
-        clean = completions[row]
-        ids = clean.ids[own[:count]]
-        ids[0] = new_id
-        segments.append(Segment(ids, clean.start + int(own[0]), clean.start + own[:count], prefix=clean))
-    return segments
-
-
-def _tail(batch: Batch, row: int, clean: Segment) -> int:
-    """The first token that is computed anew after every edit: what follows the reasoning, and all that is read."""
-    reasoning = batch.reasoning[row]
-    reads = batch.read_from + batch.read_mask[row].nonzero().squeeze(1)
-    outcome = reads[~torch.isin(reads + 1, batch.columns[row, reasoning])]
-    return min(int(outcome[0] - batch.columns[row, 0]), int(reasoning.nonzero().max()) + 1)
-
-
-def _shape(segment: Segment, row: int) -> tuple[bool, int, int, int]:
-    """Scattered segments of one row side by side, the others by start and size."""
-    if segment.scattered is None:
-        return False, segment.start, segment.size, 0
-    return True, row, segment.start, 0

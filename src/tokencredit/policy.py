@@ -19,6 +19,7 @@ from tokencredit.calling import Caller
 from tokencredit.checks import packing_agrees, padding_agrees, refuse_without_gradient
 from tokencredit.continuing import Continuing
 from tokencredit.credit.outcome import Outcome
+from tokencredit.edits import Edits
 from tokencredit.errors import UsageError
 from tokencredit.layout import (
     Batch,
@@ -34,7 +35,6 @@ from tokencredit.memory import LEAST_TOKENS, found_budget, ran_out
 from tokencredit.passes import (
     Budget,
     Clean,
-    Edits,
     Leaf,
     PackedRows,
     Passes,
