@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
-from credit.test_sibling import pair
-from models import family, llama, with_probe
+from credit.test_sibling import family, pair
+from models import llama, with_probe
 from tokencredit import Options, token_weights
 from tokencredit.credit import STRATEGIES, Credit, assign
 from tokencredit.credit.path_sibling import path_sibling

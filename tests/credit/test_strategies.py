@@ -144,6 +144,11 @@ def test_leaves_the_model_and_the_random_state_alone(name, options):
 every_groupwise = pytest.mark.parametrize("name", GROUPWISE)
 
 
+def some_family(name: str) -> Rollouts:
+    """One in which the strategy finds something to tell apart."""
+    return family(seed=2 if "sibling" in name else 0)
+
+
 def groupwise(model, rollouts: Rollouts, name: str, max_rows: int | None = None, **options):
     """Importance, weights and bonus, before the last is centred."""
     found = STRATEGIES[name].function(Policy(model, max_rows=max_rows), rollouts, Options(**options))
@@ -157,7 +162,7 @@ def groupwise(model, rollouts: Rollouts, name: str, max_rows: int | None = None,
 def test_groups_in_any_order(build, name):
     """Rows in another order, more padding, smaller passes, and rows of other groups left out: a group gets the same
     whatever surrounds it, but for what is measured over the batch."""
-    model, rollouts = build(), family()
+    model, rollouts = build(), some_family(name)
     expected = groupwise(model, rollouts, name)
     assert any((values[[1, 2, 4, 6]] != 0).any() for values in expected.values())
     order = [8, 2, 6, 0, 5, 7, 1, 3, 4]
@@ -181,10 +186,11 @@ def test_group_credit_lies_on_the_reasoning(model, name):
 
 @pytest.mark.parametrize("name", [name for name in GROUPWISE if STRATEGIES[name].additive])
 def test_a_group_of_equals_has_no_bonus(model, name):
-    credit = assign(STRATEGIES[name], Policy(model), family(), Options())
+    rollouts = some_family(name)
+    credit = assign(STRATEGIES[name], Policy(model), rollouts, Options())
     assert (credit.bonus[7:] == 0).all() and not credit.rows[7:].any() and credit.rows[[1, 2]].all()
     assert abs(float(credit.bonus.sum())) < 1e-12
-    nothing = dataclasses.replace(family(), advantages=torch.zeros(9))
+    nothing = dataclasses.replace(rollouts, advantages=torch.zeros(9))
     assert (assign(STRATEGIES[name], Policy(model), nothing, Options()).bonus == 0).all()
 
 

@@ -75,10 +75,11 @@ def sibling_potentials(policy: Policy, rollouts: Rollouts, options: Options) -> 
     With x_{<=k} the failed completion up to step k, y a successful one of the same prompt, and y_{>k} what y says after
     the steps that correspond to these (`steps.aligned`):
 
-        phi_k = min(1, p(y_{>k} | x_{<=k}) / p(y_{>k} | y_{<=k})),  phi_0 = 1
+        phi_k = max over j >= k of min(1, p(y_{>j} | x_{<=j}) / p(y_{>j} | y_{<=j})),  phi_0 = 1
 
-    the mean or the largest (`sibling_over`) over the `siblings` successes that are most like x. A completion failed if
-    its advantage is below 0 and succeeded if it is above. Of more than `most_steps` steps neighbours count as one.
+    because what is still within reach later was so before, however unlike y the failure began. It is the mean or the
+    largest (`sibling_over`) over the `siblings` successes that are most like x. A completion failed if its advantage is
+    below 0 and succeeded if it is above. Of more than `most_steps` steps neighbours count as one.
     """
     steps = {row: steps_of(rollouts, row) for row in range(rollouts.shape[0])}
     families = _families(rollouts, steps, options.siblings)
@@ -91,6 +92,7 @@ def sibling_potentials(policy: Policy, rollouts: Rollouts, options: Options) -> 
     asked = list(_questions(rollouts, steps, families, ends))
     for question, ratio in zip(asked, _ratios(policy, rollouts, asked), strict=True):
         phi[question.row][question.number, 1 + question.step] = 1.0 if ratio > 1 else ratio  # NaN stays
+    phi = {row: each.flip(1).cummax(1).values.flip(1) for row, each in phi.items()}
     largest = options.sibling_over == "max"
     return Potentials({row: each.amax(0) if largest else each.mean(0) for row, each in phi.items()}, ends)
 
