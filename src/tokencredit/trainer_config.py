@@ -50,10 +50,11 @@ class OARConfig(GRPOConfig):
         "OAR-G's objective: noise (published), labels (no noise). Default: noise, in half precision labels.",
     )
     credit_saliency: str = _option("saliency", "OAR-G's reduction: product (gradient x embedding), norm.")
-    credit_m: int = _option(
+    credit_m: int | None = _option(
         "m",
-        "Later tokens that OAR-P computes anew, those that attend most to the replaced one; 0: all, exact.",
-        default=8,
+        "OAR-P: later tokens computed anew, those that attend most to the replaced one; path: earlier tokens that each "
+        "asks for, those that it attends to most; 0: all, exact. Default: 8, for path 4.",
+        default=None,
     )
     credit_noise_std: float = _option("noise_std", "Standard deviation of OAR-G's embedding noise.")
     credit_draws: int = _option("draws", "Noise draws of OAR-G, averaged.")
@@ -123,6 +124,7 @@ class OARConfig(GRPOConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         strategy = get_strategy(self.credit)
+        self.credit_m = strategy.m if self.credit_m is None else self.credit_m
         self.credit_options(step=0)
         if self.credit_no_answer not in NO_ANSWER:
             raise UsageError(

@@ -53,7 +53,7 @@ STRATEGIES: dict[str, Strategy] = {
     "oar-g": Strategy(
         oar_g, "how far the outcome would move, from one gradient to the token's embedding", in_graph=True
     ),
-    "path": Strategy(path, "how strong a path leads from the token to the answer, through later tokens"),
+    "path": Strategy(path, "how strong a path leads from the token to the answer, through later tokens", m=4),
     "sibling": Strategy(
         sibling,
         "bonus: after which step of a failure a sibling's success was out of reach",
@@ -63,6 +63,7 @@ STRATEGIES: dict[str, Strategy] = {
     "path-sibling": Strategy(
         path_sibling,
         "weights of path, and a bonus: those of sibling times the weights",
+        m=4,
         additive=True,
         needs=("advantages", "groups", "steps"),
     ),

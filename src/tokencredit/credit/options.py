@@ -26,8 +26,8 @@ class Options:
         counterfactual: what replaces a token, one of COUNTERFACTUALS; None is `pad` for OAR-P, as published, and
             `similar` for path.
         pad_token_id: the id that the `pad` counterfactual puts in; None is the model's own, 0 if it has none.
-        m: how many later reasoning tokens, those that attend most to the replaced one, OAR-P computes anew; 0: all,
-            which is exact.
+        m: how many later reasoning tokens, those that attend most to the replaced one, OAR-P computes anew, and how
+            many earlier ones, those that it attends to most, a token of a path asks for; 0: all, which is exact.
         gradient: how OAR-G gets its objective: `noise` (published) or `labels` (no noise, one forward). None is
             `noise`, but `labels` in half precision, where rounding drowns the noise.
         saliency: how OAR-G reduces a gradient to a number: `product` with the embedding (published) or `norm`.
