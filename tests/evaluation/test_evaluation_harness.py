@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
-from transformers import GenerationConfig
+from tokenizers import Tokenizer
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from fake_server import serving
 from tokencredit.errors import UsageError
@@ -95,6 +98,22 @@ def test_greedy_is_the_models_own_generation(local):
 
 
 GREEDY_SHORT = Decoding(max_new_tokens=60)
+
+
+def test_think_tags_that_are_special_tokens_stay():
+    """Here the policy's own word before an answer is one; the end of the text goes as ever."""
+    model, tokenizer = get_task("query").load_policy()
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    vocabulary = content["model"]["vocab"]
+    vocabulary["</think>"] = vocabulary.pop("ans")
+    backend_tokenizer = Tokenizer.from_str(json.dumps(content))
+    tagged = PreTrainedTokenizerFast(
+        tokenizer_object=backend_tokenizer, eos_token="<eos>", pad_token="<pad>", unk_token="<unk>"
+    )
+    tagged.add_special_tokens({"additional_special_tokens": ["</think>"]})
+    asked = [row["prompt"] for row in get_task("query").problems(2, seed=1)]
+    for each in local_backend(model, tagged, 4).generate(asked, GREEDY_SHORT, 0):
+        assert each.text.count("</think>") == 1 and each.finish == "stop" and "<eos>" not in each.text
 
 
 def test_each_row_gets_its_own_ending(local):

@@ -14,6 +14,7 @@ from tokencredit.answers.rewards import (
     accuracy_reward_for,
     format_reward,
     format_reward_for,
+    reading_tags,
     template_opens_thinking,
 )
 from tokencredit.answers.verdicts import Verdict, check_gold, verify, verify_all
@@ -28,6 +29,7 @@ __all__ = [
     "format_reward",
     "format_reward_for",
     "opens_thinking",
+    "reading_tags",
     "template_opens_thinking",
     "verify",
     "verify_all",

@@ -15,6 +15,7 @@ __all__ = [
     "content_of",
     "format_reward",
     "format_reward_for",
+    "reading_tags",
     "template_opens_thinking",
 ]
 
@@ -117,32 +118,34 @@ def _named(name: str, function: Reward) -> Reward:
 
 def _reader(tokenizer: Any) -> Callable[..., list[str]]:
     """How the completions that TRL hands to a reward are read: their texts, or their ids for the think tags' sake."""
-    tags, others = _special_tags(tokenizer)
+    with_tags = None if tokenizer is None else reading_tags(tokenizer)
 
     def read(
         completions: Sequence[Any], completion_ids: Sequence[list[int]] | None = None, **_: Any
     ) -> list[str]:
         texts = [content_of(completion) for completion in completions]
-        if tags and completion_ids is not None:
+        if with_tags is not None and completion_ids is not None:
             for row, ids in enumerate(completion_ids):
                 # In a longer conversation what tools said is among the ids.
                 if isinstance(completions[row], str) or len(completions[row]) == 1:
-                    kept = [token for token in ids if token not in others]
-                    texts[row] = tokenizer.decode(kept, skip_special_tokens=False)
+                    texts[row] = with_tags(ids)
         return texts
 
     return read
 
 
-def _special_tags(tokenizer: Any) -> tuple[set[int], set[int]]:
-    """The ids of think tags that are special tokens, none where a response template takes the thinking out; and the
-    other special ids."""
-    if tokenizer is None or _parses_responses(tokenizer):
-        return set(), set()
+def reading_tags(tokenizer: Any) -> Callable[[Sequence[int]], str] | None:
+    """Decodes ids without special tokens but with think tags; None where these are no special tokens.
+
+    None also where a response template takes the thinking out.
+    """
     added = getattr(tokenizer, "added_tokens_decoder", {})
     special = set(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
-    found = {i for i, token in added.items() if i in special and token.content in ("<think>", "</think>")}
-    return found, special - found
+    tags = {i for i, token in added.items() if i in special and token.content in ("<think>", "</think>")}
+    if not tags or _parses_responses(tokenizer):
+        return None
+    others = special - tags
+    return lambda ids: tokenizer.decode([i for i in ids if i not in others], skip_special_tokens=False)
 
 
 def _parses_responses(tokenizer: Any) -> bool:

@@ -16,6 +16,7 @@ from lm_eval.api.model import LM, CacheHook
 from lm_eval.api.registry import get_model
 from lm_eval.api.task import ConfigurableTask
 
+from tokencredit.answers import reading_tags
 from tokencredit.errors import UsageError
 from tokencredit.evaluation.decoding import Completion, Decoding
 from tokencredit.evaluation.grading import grade, votes
@@ -234,9 +235,15 @@ def local_backend(model: Any, tokenizer: Any, batch_size: int, **arguments: Any)
     ends = tokenizer.eos_token_id if own.eos_token_id is None else own.eos_token_id
     model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=tokenizer.pad_token_id)
     try:
-        return Backend("hf", HFLM(model, tokenizer=tokenizer, batch_size=batch_size, **arguments))
+        lm = HFLM(model, tokenizer=tokenizer, batch_size=batch_size, **arguments)
     except (TypeError, ValueError) as error:
         raise UsageError(f"cannot set up the back-end hf: {error}") from error
+    with_tags, decode = reading_tags(tokenizer), lm.tok_decode
+    if with_tags is not None:  # the harness would take think tags out with the other special tokens
+        lm.tok_decode = lambda tokens, skip_special_tokens=True: (
+            with_tags(tokens) if skip_special_tokens else decode(tokens, skip_special_tokens=False)
+        )
+    return Backend("hf", lm)
 
 
 def named_backend(name: str, model: str, batch_size: int, arguments: Mapping[str, Any]) -> Backend:
