@@ -36,7 +36,8 @@ def limited(model, tokens: int, error: Exception) -> list[int]:
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("packs", [True, False])
 @pytest.mark.parametrize(
-    ("strategy", "options"), [("oar-p", {}), ("oar-p", {"m": 2}), ("oar-g", {}), ("entropy", {})]
+    ("strategy", "options"),
+    [("oar-p", {}), ("oar-p", {"m": 2}), ("oar-g", {}), ("path", {}), ("path", {"m": 2}), ("entropy", {})],
 )
 def test_out_of_memory_halves_the_budget_and_goes_on(packs, error, strategy, options, caplog):
     rollouts = ragged().select(torch.tensor([0, 1, 2, 5, 6] * 3))

@@ -21,6 +21,8 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "sparse oar-p": ("oar-p", {"pad_token_id": 2, "m": 2}),
     "oar-g": ("oar-g", {"noise_std": 0.3}),
     "oar-g labels": ("oar-g", {"gradient": "labels"}),
+    "path": ("path", {}),
+    "asked path": ("path", {"m": 2}),
     "entropy": ("entropy", {}),
 }
 MODELS = {

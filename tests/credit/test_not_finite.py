@@ -15,7 +15,9 @@ from tokencredit.policy import Policy
 
 BROKEN, ROW = VOCABULARY - 1, 2
 READS_LOGITS = [
-    (name, options) for name, options in FORMS if name in ("oar-p", "oar-g", "entropy", "inverted")
+    (name, options)
+    for name, options in FORMS
+    if name in ("oar-p", "oar-g", "path", "entropy", "inverted") and "pad_token_id" not in options
 ]
 
 

@@ -30,6 +30,8 @@ FORMS = [(name, SHORTER.get(name, {})) for name in NAMES] + [
     ("oar-g", {"gradient": "labels"}),
     ("oar-g", {"gradient": "labels", "labels_from": "sample", "labels": 2}),
     ("oar-g", {"draws": 2, "saliency": "norm"}),
+    ("path", {"m": 2}),
+    ("path", {"counterfactual": "pad", "pad_token_id": 4}),
 ]
 every_form = pytest.mark.parametrize(("name", "options"), FORMS)
 
@@ -104,6 +106,7 @@ def test_padding(build, name, options):
             },
             completion_ids=torch.cat([rollouts.completion_ids, junk], 1),
             steps=torch.cat([rollouts.steps, junk * 0 - 1], 1),
+            step_verdicts=torch.cat([rollouts.step_verdicts, junk], 1),
             old_logps=torch.cat([rollouts.old_logps, junk.double()], 1),
         )
         found = token_importance(subject, padded, name, **options)

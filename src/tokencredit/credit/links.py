@@ -151,7 +151,7 @@ def _wanted(asking: Tensor, sources: Sources, attended: Tensor, m: int) -> Tenso
     rows, targets = asking.nonzero(as_tuple=True)
     most = attended[rows, targets].topk(min(m, width), dim=1)
     pairs = number[rows[:, None], most.indices] * width + targets[:, None]
-    return pairs[most.values >= 0]
+    return pairs[~(most.values < 0)]  # NaN is asked for too, and shows in the credit
 
 
 def _most_attending(chosen: Tensor, sources: Sources, attended: Tensor) -> Tensor:
