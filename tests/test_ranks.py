@@ -25,6 +25,8 @@ SETTINGS = [
     ("oar-g", {"gradient": "labels", "labels": 2}),
     ("entropy", {}),
     ("inverted", {}),
+    ("path", {}),
+    ("path", {"m": 2}),
     ("bias", {}),
 ]
 # Rows of each rank: several against one, all against none, zero advantage (the last row) against all others.
