@@ -20,7 +20,7 @@ from models import llama
 from processes import run_ranks
 from test_spans import byte_level
 from test_trainer_rows import TEXTS, given
-from test_trl import losses, odd_ids, outputs_of, prompts, train
+from test_trl import LOSSES, losses, odd_ids, outputs_of, parameters, prompts, train
 from tokencredit import STRATEGIES, Options
 from tokencredit.cli.arguments import parse_arguments
 from tokencredit.cli.training_data import bound_rewards
@@ -73,6 +73,39 @@ def test_truncated_rows_leave_the_loss(tmp_path, monkeypatch, loss_type):
         "bnpo": per_token.sum() / mask.sum(),
     }[loss_type]
     assert losses(run)[0] == pytest.approx(expected.item(), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_what_truncated_rows_say_moves_nothing(tmp_path, monkeypatch, loss_type):
+    """Whatever they say, and however long: the same step."""
+    rewards = [1.0, 0.0, 0.5, 0.25, 0.0, 1.0, 0.25, 0.5]
+    found = []
+    for cut in ("1 + 2", "3 + 4 = 7 ; 7 + 1 = 8 ; 8"):
+        texts = TEXTS * 2
+        texts[1] = texts[6] = cut
+        ids = build_tokenizer()(texts)["input_ids"]
+        monkeypatch.setattr(
+            GRPOTrainer, "_generate_single_turn", lambda *args, ids=ids, **kwargs: (ids, None)
+        )
+        settings = dict(
+            loss_type=loss_type,
+            mask_truncated_completions=True,
+            epsilon_high=5.0 if loss_type == "cispo" else None,
+            optim="sgd",
+        )
+        run = train(
+            tmp_path / str(len(found)),
+            steps=1,
+            model=build_model(0),
+            credit="oar-p",
+            credit_marker="ans",
+            reward=lambda completions, **kwargs: rewards,
+            **settings,
+        )
+        found.append(parameters(run))
+    before = torch.cat([each.detach().flatten() for each in build_model(0).parameters()])
+    assert (found[0] - before).abs().max() > 1e-5
+    torch.testing.assert_close(found[0] - before, found[1] - before, rtol=1e-3, atol=1e-6)
 
 
 # --- every prompt once ----------------------------------------------------------------------------------------------
