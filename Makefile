@@ -36,7 +36,7 @@ $(STAMP): requirements.lock pyproject.toml
 lock:
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install -q torch==2.13.0 setuptools
-	build/lock/bin/python -m pip install -q -e '.[peft,gguf,eval,dev]'
+	build/lock/bin/python -m pip install -q -e '.[peft,gguf,lean,eval,dev]'
 	(echo '# Everything that `make` installs, pinned; remade by `make lock`.'; \
 		build/lock/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/+cpu$$//') \
 		> requirements.lock

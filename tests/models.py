@@ -120,6 +120,8 @@ def ragged(seed: int = 0) -> Rollouts:
         steps=torch.where(reasoning, torch.arange(length) // 3, -1),
         gold_ids=torch.full((rows, 1), 4),
         ask_ids=torch.full((rows, 1), 9),
+        rewards=(advantages > 0).double(),
+        step_verdicts=torch.where(reasoning, 1 - torch.arange(length) // 3 % 2, -1),
         grader=odd_ends,
         old_logps=-10 * torch.rand(rows, length, generator=random, dtype=torch.float64),
     )
@@ -191,5 +193,7 @@ def family(seed: int = 0) -> Rollouts:
         steps=steps,
         gold_ids=gold,
         ask_ids=torch.tensor([[9, 3]]).expand(rows, -1),
+        rewards=torch.tensor([1.0, 0, 0, 1, 0, 1, 0, 0, 0], dtype=torch.float64),
+        step_verdicts=torch.where(reasoning, 1 - steps % 2, -1),
         grader=odd_ends,
     )

@@ -33,6 +33,7 @@ LAYERS = {
     "continuing": 2,
     "sampling": 2,
     "steps": 2,
+    "step_verifiers": 6,
     "policy": 3,
     "configs": 3,
     "graph": 3,

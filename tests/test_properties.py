@@ -107,6 +107,7 @@ def rollouts(batch: list[Row], seed: int) -> Rollouts:
         gold_ids=ids(2),
         ask_ids=ids(3),
         steps=torch.where(reasoning, completion // 2, -1),
+        step_verdicts=torch.where(reasoning, 1 - completion // 2 % 2, -1),
         grader=odd_ends,
         old_logps=-2.5
         - 4 * torch.rand(len(batch), completion.shape[1], generator=random, dtype=torch.float64),
@@ -198,6 +199,7 @@ def test_padding(name, batch, seed, left, between, right):
         reasoning_mask=after(asked.reasoning_mask, off["right"]),
         answer_mask=after(asked.answer_mask, off["right"]),
         steps=after(asked.steps, torch.full_like(junk["right"], -1)),
+        step_verdicts=after(asked.step_verdicts, junk["right"]),
         old_logps=after(asked.old_logps, junk["right"].double()),
     )
     found = credit(GPT2, padded, name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,9 @@ from tokencredit.errors import UsageError
 from tokencredit.rollouts import Rollouts
 from tokencredit.spans import Spans, find_spans, span_masks
 from tokencredit.steps import step_numbers
+
+StepVerifier = Callable[[Sequence[str], Sequence[Sequence[str]]], Sequence[Sequence[bool | None]]]
+"""(B prompts, the texts of the steps of each of B completions) -> True, False or None for each step."""
 
 PROBE = "\n\nThe final answer is \\boxed{"
 
@@ -30,6 +33,7 @@ def ground(
     needs: Collection[str] = (),
     ask: str = PROBE,
     golds: Sequence[str] = (),
+    verifier: StepVerifier | None = None,
     **fields: Any,
 ) -> tuple[Rollouts, list[Spans]]:
     """Finds each row's spans and lays down the masks that credit works on.
@@ -45,6 +49,7 @@ def ground(
         needs: which of the fields steps, ask_ids and gold_ids are wanted, see `Strategy.needs`.
         ask: text that asks for the answer early, for ask_ids.
         golds: the B right answers, for gold_ids.
+        verifier: what judges the steps, for step_verdicts.
         **fields: further fields of Rollouts, such as advantages.
 
     Returns:
@@ -65,6 +70,10 @@ def ground(
     reasoning_mask = reasoning_mask.to(completion_ids.device) & allowed
     if "steps" in needs:
         fields["steps"] = step_numbers(tokenizer, completion_ids, completion_mask.bool(), reasoning_mask)
+    if "step_verdicts" in needs and verifier is not None:
+        fields["step_verdicts"] = _verdicts(
+            tokenizer, prompt_ids, prompt_mask, completion_ids, fields["steps"], verifier
+        )
     if "ask_ids" in needs:
         asks = [probe_tokens(tokenizer, ask)] * completion_ids.shape[0]
         fields["ask_ids"] = _padded(asks, completion_ids.device)
@@ -82,6 +91,38 @@ def ground(
         **fields,
     )
     return rollouts, spans
+
+
+def _verdicts(
+    tokenizer: Any,
+    prompt_ids: Tensor,
+    prompt_mask: Tensor,
+    completion_ids: Tensor,
+    steps: Tensor,
+    verifier: StepVerifier,
+) -> Tensor:
+    """(B, T) what the verifier says of each token's step: 1 right, 0 wrong, -1 nothing.
+
+    Raises:
+        UsageError: it does not say one thing of each step.
+    """
+    prompts = [
+        tokenizer.decode(ids[mask.bool()].tolist(), skip_special_tokens=True)
+        for ids, mask in zip(prompt_ids, prompt_mask, strict=True)
+    ]
+    counts = [int(own.max()) + 1 for own in steps]
+    texts = [
+        [tokenizer.decode(ids[own == number].tolist(), skip_special_tokens=True) for number in range(count)]
+        for ids, own, count in zip(completion_ids, steps, counts, strict=True)
+    ]
+    said = verifier(prompts, texts)
+    if [len(row) for row in said] != counts:
+        raise UsageError("the step verifier must return a verdict for each step of each completion")
+    found = torch.full_like(steps, -1)
+    for row, verdicts in enumerate(said):
+        for number, verdict in enumerate(verdicts):
+            found[row, steps[row] == number] = -1 if verdict is None else int(verdict)
+    return found
 
 
 def _padded(rows: Sequence[list[int]], device: torch.device) -> Tensor:

@@ -39,6 +39,7 @@ class Rollouts:
         gold_ids: (B, L) ids of the right answers, padded with -1.
         ask_ids: (B, L) ids of a short text that asks for the answer early, after any step, padded with -1.
         steps: (B, T) integers, the reasoning step of each token, counted from 0; -1 outside.
+        step_verdicts: (B, T) integers, what a verifier says of each reasoning token's step: 1 right, 0 wrong, -1 none.
         texts: the B completions as text.
         old_logps, sampling_logps: (B, T) log-probabilities in nats under the policy before the update and
             under the sampler.
@@ -61,6 +62,7 @@ class Rollouts:
     gold_ids: Tensor | None = None
     ask_ids: Tensor | None = None
     steps: Tensor | None = None
+    step_verdicts: Tensor | None = None
     texts: list[str] | None = None
     old_logps: Tensor | None = None
     sampling_logps: Tensor | None = None

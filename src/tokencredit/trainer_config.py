@@ -96,6 +96,16 @@ class OARConfig(GRPOConfig):
     )
     credit_continuations: int = _option("continuations", "Completions that vine goes on with from each step.")
     credit_continuation_tokens: int = _option("continuation_tokens", "Tokens that they go on for at most.")
+    credit_before_error: float = _option(
+        "before_error", "Process-verified: what steps of failures get before their first error."
+    )
+    credit_from_error: float = _option("from_error", "Process-verified: what they get from it on.")
+    credit_verifier: str = field(
+        default="arithmetic",
+        metadata={
+            "help": "What judges the steps: arithmetic, task (a built-in task's truth), lean:FOLDER, or a dotted path."
+        },
+    )
     credit_no_answer: str = field(
         default="uniform",
         metadata={"help": "Rows without an answer: weights 1 (uniform), or ask with the probe."},

@@ -28,6 +28,7 @@ from tokencredit.report.records import RECORDS, append_record
 from tokencredit.report.token_record import token_record
 from tokencredit.rollouts import Grader, Rollouts
 from tokencredit.spans import Spans
+from tokencredit.step_verifiers import get_verifier
 from tokencredit.trainer_checks import (
     check_columns,
     check_rewards,
@@ -75,6 +76,8 @@ class OARTrainer(ResumableTrainer):
         super().__init__(**bound)
         self.reward_funcs = checked_rewards(self.reward_funcs, self.reward_func_names)
         self.strategy = get_strategy(self.args.credit)
+        judges = "step_verdicts" in self.strategy.needs
+        self._verifier = get_verifier(self.args.credit_verifier) if judges else None
         if "grader" in self.strategy.needs:
             check_gradable(self.reward_funcs, self.reward_func_names)
         self._multimodal = hasattr(self.processing_class, "image_processor")
@@ -223,12 +226,21 @@ class OARTrainer(ResumableTrainer):
             needs=needs,
             ask=self.args.credit_probe,
             golds=gold_texts(inputs) if "gold_ids" in needs else (),
+            verifier=self._verifier,
+            rewards=self._rewards(rows) if "rewards" in needs else None,
             advantages=output["advantages"],
             old_logps=output.get("old_per_token_logps"),
             grader=self._grader(inputs, first) if "grader" in needs else None,
             groups=keys // (self.num_generations or 1),
             row_keys=keys,
         )
+
+    def _rewards(self, rows: int) -> torch.Tensor:
+        """(B,) float64 of the local rows, NaN where there is none."""
+        processes, rank = self.accelerator.num_processes, self.accelerator.process_index
+        found = total_rewards(self._logs["rewards"], self.reward_weights, rows, processes, rank)
+        values = [torch.nan if reward is None else reward for reward in found]
+        return torch.tensor(values, dtype=torch.float64, device=self.accelerator.device)
 
     def _grader(self, inputs: Sequence[dict[str, Any]], first: int) -> Grader:
         """The rewards of other completions for the local rows."""

@@ -243,7 +243,8 @@ def _source_defaults(chosen: argparse.Namespace) -> dict[str, Any]:
     if chosen.task:
         task = get_task(chosen.task)
         # bf16 would drown the small policy's credit in rounding.
-        defaults |= {"bf16": False, "credit_marker": task.marker, "credit_probe": task.marker, **task.preset}
+        defaults |= {"bf16": False, "credit_marker": task.marker, "credit_probe": task.marker}
+        defaults |= {"credit_verifier": "task", **task.preset}
     return defaults
 
 

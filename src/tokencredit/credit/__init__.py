@@ -27,6 +27,7 @@ from tokencredit.credit.options import Options
 from tokencredit.credit.path import path
 from tokencredit.credit.path_sibling import path_sibling
 from tokencredit.credit.perturbation import oar_p
+from tokencredit.credit.process_verified import process_verified
 from tokencredit.credit.sibling import sibling
 from tokencredit.credit.spae import spae
 from tokencredit.credit.span_masking import span_masking
@@ -99,6 +100,13 @@ STRATEGIES: dict[str, Strategy] = {
         additive=True,
         centred=False,
         needs=("advantages", "steps", "grader"),
+    ),
+    "process-verified": Strategy(
+        process_verified,
+        "bonus on the first token of each step: whether a verifier found an error up to it",
+        additive=True,
+        centred=False,
+        needs=("rewards", "groups", "steps", "step_verdicts"),
     ),
     "uniform": Strategy(controls.uniform, "control: all tokens alike, plain GRPO"),
     "random": Strategy(controls.random, "control: uniform random importance"),

@@ -24,6 +24,7 @@ NEEDED = {
     "gold_ids": "the right answers",
     "ask_ids": "a text that asks for the answer",
     "grader": "a grader of other completions",
+    "step_verdicts": "verdicts on the reasoning's steps",
     "old_logps": "the log-probabilities under the policy that wrote the completions",
 }
 """What strategies may need beyond ids and masks, by the fields of Rollouts."""

@@ -49,6 +49,8 @@ class Options:
         xi, alpha: of `spae`, the weight of its potential's gains, and how much of the advantage is left out at most
             once the answer was there.
         continuations, continuation_tokens: of `vine`, how many completions of how many tokens go on from each step.
+        before_error, from_error: of `process-verified`, what steps of failures get before their first error and from
+            it on.
         seed, step: with the draw and the row, the key of every random number.
     """
 
@@ -83,6 +85,8 @@ class Options:
     alpha: float = 0.5
     continuations: int = 9
     continuation_tokens: int = 64
+    before_error: float = -0.05
+    from_error: float = -0.1
     seed: int = 0
     step: int = 0
 
@@ -129,6 +133,8 @@ _LEAST: dict[str, float] = {
     "sample_temperature": 0.01,
     "continuations": 1,
     "continuation_tokens": 1,
+    "before_error": -math.inf,
+    "from_error": -math.inf,
     "xi": 0.0,
     "alpha": 0.0,
 }

@@ -15,6 +15,7 @@ from tokencredit.grounding import PROBE, ground
 from tokencredit.rollouts import Grader, Rollouts
 from tokencredit.spans import Spans
 from tokencredit.tasks import Task
+from tokencredit.tasks.step_verdicts import task_verdicts
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,8 @@ def _grounded(
     texts = subject.tokenizer.batch_decode(completions, skip_special_tokens=True)
     rewards, golds, needs = torch.ones(len(texts), dtype=torch.float64), [], ["steps"]
     if subject.task is not None:
-        golds, needs = [subject.golds[problem] for problem in problems], ["steps", "ask_ids", "gold_ids"]
+        golds = [subject.golds[problem] for problem in problems]
+        needs = ["steps", "ask_ids", "gold_ids", "step_verdicts"]
         rewards = torch.tensor(subject.task.reward(texts, golds), dtype=torch.float64)
     first = problems[0] * subject.decoding.samples
     rollouts, spans = ground(
@@ -185,6 +187,7 @@ def _grounded(
         needs=needs,
         ask=subject.task.marker if subject.task else PROBE,
         golds=golds,
+        verifier=task_verdicts,
         texts=texts,
         rewards=rewards.to(device),
         advantages=torch.where(rewards > 0, 1.0, -1.0).to(device),
