@@ -91,8 +91,11 @@ def packed_logps(passes: PackedRows, batch: Batch, asked: Continuations, budget:
         caller.packed(clean, torch.zeros(1, dtype=torch.long, device=device))
     sizes = [size - 1 for size in (asked.ids >= 0).sum(1).tolist()]
     segments = heads(asked, sizes, prompts, completions)
-    # Segments of equal shape share one attention call, so they go into the same pass.
-    order = sorted(range(len(segments)), key=lambda n: (segments[n].start, segments[n].size))
+    # What reads the same row shares one attention call, so it goes side by side.
+    for segment in segments:
+        segment.scattered = segment.positions
+    rows = asked.rows.tolist()
+    order = sorted(range(len(segments)), key=lambda n: (rows[n], segments[n].start))
     kept = sum(segment.size for segment in clean)
     most = max(budget.tokens - kept, budget.tokens // 2)
     most = min(most, max(1, budget.logits // caller.vocabulary))

@@ -239,7 +239,8 @@ def _scattered(segments: Sequence[Segment]) -> list[_Scattered]:
             torch.tensor([member.size for member in members], device=positions.device),
         )
         replaced = torch.zeros(len(members), reach, dtype=torch.bool, device=positions.device)
-        replaced[owner, positions] = True
+        inside = positions < reach  # a continuation may be longer than what it takes the place of
+        replaced[owner[inside], positions[inside]] = True
         before = torch.arange(reach, device=positions.device)
         clean = before < positions[:, None]
         own = (owner[:, None] == owner) & (positions[:, None] >= positions)

@@ -81,7 +81,9 @@ def sibling_potentials(policy: Policy, rollouts: Rollouts, options: Options) -> 
     largest (`sibling_over`) over the `siblings` successes that are most like x. A completion failed if its advantage is
     below 0 and succeeded if it is above. Of more than `most_steps` steps neighbours count as one.
     """
-    steps = {row: steps_of(rollouts, row) for row in range(rollouts.shape[0])}
+    assert rollouts.advantages is not None
+    judged = (rollouts.advantages != 0).nonzero().squeeze(1).tolist()
+    steps = {row: steps_of(rollouts, row) for row in judged}
     families = _families(rollouts, steps, options.siblings)
     ends: dict[int, list[int]] = {}
     phi: dict[int, Tensor] = {}

@@ -28,7 +28,10 @@ class Steps:
     @property
     def bag(self) -> Counter[int]:
         """The tokens of all steps with their number."""
-        return sum(self.bags, Counter())
+        found: Counter[int] = Counter()
+        for bag in self.bags:
+            found.update(bag)
+        return found
 
 
 def steps_of(rollouts: Rollouts, row: int) -> Steps:
@@ -55,8 +58,9 @@ def ends_of(rollouts: Rollouts, row: int, most: int) -> list[int]:
 
 def similarity(one: Counter[int], other: Counter[int]) -> float:
     """Dice's coefficient of two bags of tokens: twice what they share over what both have, in [0, 1]."""
+    shared = sum(min(number, other[token]) for token, number in one.items() if token in other)
     both = one.total() + other.total()
-    return 2 * (one & other).total() / both if both else 0.0
+    return 2 * shared / both if both else 0.0
 
 
 def aligned(steps: Sequence[Counter[int]], others: Sequence[Counter[int]]) -> list[int]:
