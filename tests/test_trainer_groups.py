@@ -48,3 +48,11 @@ def test_groups_over_ranks_are_said(caplog):
         args.steps_per_generation = 2
         say_split_groups(args)
         assert not caplog.text
+
+
+def test_the_size_of_a_bonus_is_logged(tmp_path):
+    """`bias` adds 0.5 everywhere; strategies without a bonus have no such metric."""
+    assert train(tmp_path / "a", steps=1, credit="bias").state.log_history[0][
+        "credit/bonus"
+    ] == pytest.approx(0.5)
+    assert "credit/bonus" not in train(tmp_path / "b", steps=1, credit="position").state.log_history[0]

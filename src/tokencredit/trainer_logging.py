@@ -17,7 +17,7 @@ from tokencredit.rollouts import Rollouts
 def credit_metrics(
     rollouts: Rollouts, credit: TokenCredit, gather: Callable[[Tensor], Tensor]
 ) -> dict[str, float]:
-    """Means over all ranks, by their names in the log, and how many rows came out NaN or infinite.
+    """Means over all ranks, by their names in the log, how many rows came out NaN or infinite, and a bonus's size.
 
     `gather` joins the ranks' tensors.
     """
@@ -35,10 +35,11 @@ def credit_metrics(
             (~rollouts.answer_mask.any(1)).sum().double(),
             torch.tensor(float(asked.numel()), dtype=torch.float64, device=asked.device),
             credit.lost.sum().double(),
+            (credit.bonus.double() * mask)[asked].square().sum(),
         ]
     )
     total = gather(sums.float()).view(-1, sums.numel()).sum(0).tolist()
-    ess_sum, rows, suppressed, boosted, covered, no_answer, everything, lost = total
+    ess_sum, rows, suppressed, boosted, covered, no_answer, everything, lost, bonus = total
     metrics = {
         "credit/no_answer": no_answer / everything,
         "credit/skipped": 1 - rows / everything,
@@ -48,6 +49,8 @@ def credit_metrics(
         metrics["credit/ess_ratio"] = ess_sum / rows
         metrics["credit/suppressed"] = suppressed / covered
         metrics["credit/boosted"] = boosted / covered
+    if bonus:
+        metrics["credit/bonus"] = (bonus / covered) ** 0.5
     return metrics
 
 

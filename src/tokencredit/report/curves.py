@@ -25,6 +25,7 @@ FIRST = {
     "credit/ess_ratio": "evenness of weights, (Σw)²/(n Σw²)",
     "credit/suppressed": "share of tokens below the threshold",
     "credit/boosted": "share of tokens above the threshold",
+    "credit/bonus": "size of the bonus, root mean square",
     "credit/no_answer": "share of completions without an answer",
     "credit/skipped": "share of rows with nothing to attribute",
     "credit/not_finite": "rows whose credit was not finite",
