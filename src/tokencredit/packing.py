@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +50,8 @@ class Segment:
         keep: whether its own keys and values are wanted afterwards.
         influence: if given, (n, n) to which a pass adds how much token s attends to token t: attention probability
             times the norm of t's value, summed over heads and layers.
+        watch: if given, called by a pass with each layer, places (m,) of some of its tokens and their attention to its
+            own tokens, (H, m, n).
         keys, values: by layer, (H_kv, n, D) each, once it has been run with `keep`.
     """
 
@@ -59,6 +61,7 @@ class Segment:
     prefix: Segment | None = None
     keep: bool = False
     influence: Tensor | None = None
+    watch: Callable[[int, Tensor, Tensor], None] | None = None
     keys: dict[int, Tensor] = field(default_factory=dict)
     values: dict[int, Tensor] = field(default_factory=dict)
 
@@ -306,6 +309,11 @@ def _attend_alike(
     if noted:
         found = [segment.influence for segment in group.segments if segment.influence is not None]
         _add_influence(found, q[noted], k[noted], v[noted, :, -size:], group.mask, form)
+    for member, segment in enumerate(group.segments):
+        if segment.watch is not None:
+            alone = slice(member, member + 1)
+            for part, attention in _own_attention(q[alone], k[alone], group.mask, form):
+                segment.watch(layer, part, attention[0])
     attended = _grouped_attention(q, k, v, group.mask, form)
     return list(zip(group.begins, attended, strict=True))
 
@@ -343,15 +351,22 @@ def _add_influence(
 
     q is (m, H, n, D), k (m, H_kv, start + n, D).
     """
-    count, heads, size, _ = q.shape
-    shared = heads // k.shape[1]
-    norms = own_values.float().norm(dim=-1).repeat_interleave(shared, 1)  # (m, H, n)
-    keys = k.repeat_interleave(shared, 1)
-    seen = mask.within(form.window)
-    rows = max(1, _SCORES // (count * heads * k.shape[2]))
-    for part in torch.arange(size, device=q.device).split(rows):
-        attention = _probabilities(q[:, :, part], keys, seen[part], form)[..., -size:]
+    norms = own_values.float().norm(dim=-1).repeat_interleave(q.shape[1] // k.shape[1], 1)  # (m, H, n)
+    for part, attention in _own_attention(q, k, mask, form):
         for influence, found in zip(
             influences, torch.einsum("mhst,mht->mst", attention, norms.to(attention)), strict=True
         ):
             influence[part] += found
+
+
+def _own_attention(q: Tensor, k: Tensor, mask: _Mask, form: _Form) -> Iterator[tuple[Tensor, Tensor]]:
+    """Places (p,) of some of the own tokens of m segments, and their attention (m, H, p, n) to the own tokens.
+
+    q is (m, H, n, D), k (m, H_kv, start + n, D).
+    """
+    count, heads, size, _ = q.shape
+    keys = k.repeat_interleave(heads // k.shape[1], 1)
+    seen = mask.within(form.window)
+    rows = max(1, _SCORES // (count * heads * k.shape[2]))
+    for part in torch.arange(size, device=q.device).split(rows):
+        yield part, _probabilities(q[:, :, part], keys, seen[part], form)[..., -size:]

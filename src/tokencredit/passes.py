@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -247,6 +248,13 @@ class PackedRows:
         with self.caller.leaf(places[batch.reasoning], noise) as embeddings:
             outcome = self._read(batch, everything, completions)
         return outcome, Leaf(embeddings[0], places)
+
+    def watched(self, batch: Batch, function: Callable[[int, int, Tensor, Tensor], None]) -> None:
+        """As `Policy.watch`."""
+        prompts, completions = row_segments(batch)
+        for row, segment in enumerate(completions):
+            segment.watch = partial(function, row)
+        self._clean(batch, prompts, completions)
 
     def _clean(self, batch: Batch, prompts: list[Segment], completions: list[Segment]) -> Clean:
         """One pass over prompts and completions; positions read may lie in either."""

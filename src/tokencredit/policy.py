@@ -148,6 +148,23 @@ class Policy(Continuing):
         """The clean outcome of each row, without gradient: `.outcome` has logits (b, K, V)."""
         return self._passes().clean(batch)
 
+    def watch(self, batch: Batch, function: Callable[[int, int, Tensor, Tensor], None]) -> None:
+        """Shows the attention among each row's completion tokens, in one pass without gradient.
+
+        Args:
+            function: called with the batch's row, the layer, places (m,) of some of the row's n completion tokens, and
+                their attention probabilities (H, m, n) to all n; prompt tokens have the rest of it.
+
+        Raises:
+            UsageError: the model's attention can't be taken over.
+        """
+        passes = self._passes()
+        if not isinstance(passes, PackedRows):
+            raise UsageError(
+                f"the attention of {type(self._caller.model).__name__} can't be read, but this credit strategy needs it"
+            )
+        passes.watched(batch, function)
+
     def perturbed(
         self, batch: Batch, rows: Tensor, tokens: Tensor, new_ids: Tensor, m: int = 0
     ) -> Iterator[tuple[Tensor, Outcome, Outcome]]:

@@ -106,6 +106,13 @@ class OARConfig(GRPOConfig):
             "help": "What judges the steps: arithmetic, task (a built-in task's truth), lean:FOLDER, or a dotted path."
         },
     )
+    credit_global_heads: float = _option(
+        "global_heads", "Attention-influence: the share of heads that count, those that look back farthest."
+    )
+    credit_amplified_share: float = _option(
+        "amplified_share", "Attention-influence: the share of tokens that are amplified."
+    )
+    credit_amplification: float = _option("amplification", "Attention-influence: by how much they are.")
     credit_no_answer: str = field(
         default="uniform",
         metadata={"help": "Rows without an answer: weights 1 (uniform), or ask with the probe."},

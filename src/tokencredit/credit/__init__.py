@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tokencredit.credit import controls
 from tokencredit.credit.advantages import group_advantages
+from tokencredit.credit.attention_influence import attention_influence
 from tokencredit.credit.base import Credit, Strategy
 from tokencredit.credit.blame import entropy_blame
 from tokencredit.credit.early_answer import early_answer
@@ -107,6 +108,9 @@ STRATEGIES: dict[str, Strategy] = {
         additive=True,
         centred=False,
         needs=("rewards", "groups", "steps", "step_verdicts"),
+    ),
+    "attention-influence": Strategy(
+        attention_influence, "how much later tokens look back at the token, in the heads that look far back"
     ),
     "uniform": Strategy(controls.uniform, "control: all tokens alike, plain GRPO"),
     "random": Strategy(controls.random, "control: uniform random importance"),

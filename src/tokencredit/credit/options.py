@@ -51,6 +51,8 @@ class Options:
         continuations, continuation_tokens: of `vine`, how many completions of how many tokens go on from each step.
         before_error, from_error: of `process-verified`, what steps of failures get before their first error and from
             it on.
+        global_heads, amplified_share, amplification: of `attention-influence`, the share of heads that count, and that
+            of tokens that get so many times the weight of the others.
         seed, step: with the draw and the row, the key of every random number.
     """
 
@@ -87,6 +89,9 @@ class Options:
     continuation_tokens: int = 64
     before_error: float = -0.05
     from_error: float = -0.1
+    global_heads: float = 0.3
+    amplified_share: float = 0.4
+    amplification: float = 1.5
     seed: int = 0
     step: int = 0
 
@@ -135,6 +140,9 @@ _LEAST: dict[str, float] = {
     "continuation_tokens": 1,
     "before_error": -math.inf,
     "from_error": -math.inf,
+    "global_heads": 0.0,
+    "amplified_share": 0.0,
+    "amplification": 1.0,
     "xi": 0.0,
     "alpha": 0.0,
 }
