@@ -124,7 +124,8 @@ def train(folder: Path, ranks: int, credit: str, tied: bool = True, **settings: 
     return {
         "generations": seen,
         "calls": calls,
-        "in step": trainer.args.credit_stage == "rollout",  # DDP's loss has no need to be
+        # DDP has no need to be in step in the loss, nor where texts are written.
+        "in step": trainer.args.credit_stage == "rollout" and not trainer.strategy.samples,
         "gradients": gradients.found,
         "log": [entry for entry in trainer.state.log_history if "loss" in entry],
     }
@@ -237,7 +238,8 @@ FSDP_RUNS = [
     {"credit": "oar-g"},
     {**LOSS_STAGE, "credit_gradient": "labels"},
 ]
-EVERY_RUN = [{"credit": name} for name in STRATEGIES] + [LABELS, {"credit": "oar-p", "credit_m": 0}]
+TOGETHER = [name for name, strategy in STRATEGIES.items() if not strategy.samples]
+EVERY_RUN = [{"credit": name} for name in TOGETHER] + [LABELS, {"credit": "oar-p", "credit_m": 0}]
 
 
 def compare(folder: Path, ranks: int, runs: list[dict[str, Any]], fsdp: bool = False) -> None:
@@ -260,6 +262,11 @@ def test_two_ranks_with_a_model_in_pieces(tmp_path):
 @pytest.mark.parametrize("tied", [False, True])
 def test_every_strategy(tmp_path, fsdp, tied):
     compare(tmp_path, 2, [{**run, "tied": tied} for run in EVERY_RUN], fsdp)
+
+
+@pytest.mark.slow
+def test_a_strategy_that_samples(tmp_path):
+    compare(tmp_path, 2, [{"credit": "spae"}])
 
 
 @pytest.mark.slow
@@ -299,3 +306,5 @@ def test_fsdp_1_is_refused(monkeypatch):
         check_sharding(Accelerator(cpu=True))
     monkeypatch.setattr(Accelerator, "is_fsdp2", True)
     check_sharding(Accelerator(cpu=True))
+    with pytest.raises(UsageError, match="samples from the policy does not work with FSDP"):
+        check_sharding(Accelerator(cpu=True), samples=True)

@@ -18,11 +18,14 @@ GOLD = GOLD_COLUMNS[0]
 NO_GOLD = f"the credit strategy reads the right answers, but the dataset has no column {GOLD!r} with them"
 
 
-def check_sharding(accelerator: Any) -> None:
+def check_sharding(accelerator: Any, samples: bool = False) -> None:
     """A model in pieces gathers them module by module, whoever calls it.
 
+    Args:
+        samples: whether credit writes texts with the policy, of different lengths on each rank.
+
     Raises:
-        UsageError: under FSDP 1, whose wrapper alone gathers the embedding.
+        UsageError: under FSDP 1, whose wrapper alone gathers the embedding; under FSDP with credit that samples.
     """
     from accelerate.utils import DistributedType
 
@@ -30,6 +33,11 @@ def check_sharding(accelerator: Any) -> None:
         raise UsageError(
             "token credit does not work with FSDP 1; set fsdp_version: 2 in the FSDP configuration, "
             "or credit=uniform with credit_records=0"
+        )
+    if samples and accelerator.distributed_type == DistributedType.FSDP:
+        raise UsageError(
+            "credit that samples from the policy does not work with FSDP; use another strategy, or a whole model on "
+            "each rank"
         )
 
 

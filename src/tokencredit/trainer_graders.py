@@ -40,13 +40,15 @@ def grader_of(
     """
 
     def grade(keys: Sequence[int], completions: Sequence[list[int]]) -> list[float | None]:
+        if not keys:
+            return []
         rows = [inputs[key - first] for key in keys]
         texts: list[Any] = tokenizer.batch_decode(completions, skip_special_tokens=True)
-        if rows and is_conversational(rows[0]):
+        if is_conversational(rows[0]):
             texts = [[{"role": "assistant", "content": text}] for text in texts]
         columns = {
             name: [row[name] for row in rows]
-            for name in (inputs[0] if inputs else ())
+            for name in inputs[0]
             if name not in ("prompt", "completion", "completion_ids")
         }
         arguments = {**columns, **given, "completions": texts, "completion_ids": list(completions)}

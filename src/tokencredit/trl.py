@@ -89,7 +89,7 @@ class OARTrainer(ResumableTrainer):
         if self._probes:
             probe_tokens(self._tokenizer, self.args.credit_probe)
         if self.args.credit != "uniform" or self.args.credit_records:
-            check_sharding(self.accelerator)
+            check_sharding(self.accelerator, self.strategy.samples)
         unwrapped = self.accelerator.unwrap_model(self.model)
         half = True if self.args.bf16 or self.args.fp16 else None
         several = self.accelerator.num_processes > 1

@@ -94,6 +94,7 @@ STRATEGIES: dict[str, Strategy] = {
         additive=True,
         centred=False,
         needs=("advantages", "steps", "gold_ids", "ask_ids"),
+        samples=True,
     ),
     "vine": Strategy(
         vine,
@@ -101,6 +102,7 @@ STRATEGIES: dict[str, Strategy] = {
         additive=True,
         centred=False,
         needs=("advantages", "steps", "grader"),
+        samples=True,
     ),
     "process-verified": Strategy(
         process_verified,

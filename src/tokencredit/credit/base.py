@@ -59,6 +59,7 @@ class Strategy:
             without a clean outcome or noise where its gradient is `labels`.
         at_loss: compares the policy that is trained with the one that wrote the completions: of the policy it asks
             `token_logps` alone, and it is run anew in every loss.
+        samples: writes texts with the policy, which a model in pieces over ranks can't.
         m: the option of that name in training, where nobody sets it.
     """
 
@@ -69,6 +70,7 @@ class Strategy:
     needs: tuple[str, ...] = ()
     in_graph: bool = False
     at_loss: bool = False
+    samples: bool = False
     m: int = 8
 
     def check(self, rollouts: Rollouts) -> None:
