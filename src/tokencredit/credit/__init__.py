@@ -50,6 +50,8 @@ __all__ = [
     "group_advantages",
 ]
 
+_ROUNDING = 1e-6  # weights this near 1 are 1, whatever passes they came from
+
 STRATEGIES: dict[str, Strategy] = {
     "oar-p": Strategy(oar_p, "how far the outcome moves when the token is replaced"),
     "oar-g": Strategy(
@@ -198,7 +200,7 @@ def assign(
     importance, bonus = zeros.clone(), zeros.clone()
     weights = torch.ones_like(zeros)
     suppressed, boosted = zeros.bool(), zeros.bool()
-    lost = torch.zeros_like(rows)
+    lost, carrying = torch.zeros_like(rows), torch.zeros_like(rows)
     if rows.any() or policy.in_step:
         asked = rollouts.select(rows)
         credit, lost[rows] = _finite(strategy.function(policy, asked, options), asked.reasoning_mask)
@@ -222,10 +224,12 @@ def assign(
             suppressed[rows], boosted[rows] = gate.suppressed, gate.boosted
         if credit.bonus is not None:
             added = credit.bonus.to(zeros) * asked.reasoning_mask
+            carrying[rows] = (added != 0).any(dim=1)
             bonus[rows] = _centred(policy, added, asked.reasoning_mask) if strategy.centred else added
     given = rows & ~lost
     if strategy.additive:
-        given = given & ((bonus != 0) | (weights != 1)).any(dim=1)
+        moved = (weights - 1).abs() > _ROUNDING
+        given = given & (carrying | moved.any(dim=1))
     return TokenCredit(importance, weights, bonus, suppressed, boosted, given, lost)
 
 
