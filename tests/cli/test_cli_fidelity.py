@@ -101,7 +101,7 @@ def test_trained_policies_are_measured_on_their_own_task(cli, model):
 def test_any_model_and_data(cli, model, rows):
     """Without truth and golds: agreement and causal checks, but no AUROC and no roles."""
     flags = ("--model", model, "--data", rows, "--prompt_template", "{problem}", "--marker", "ans", *FEW)
-    outcome = cli("fidelity", *flags, "--credit", "oar-p", "--json", "a.json", "--out", "out")
+    outcome = cli("fidelity", *flags, "--credit", "oar-p,span-masking", "--json", "a.json", "--out", "out")
     assert outcome.code == 0
     said = " ".join(outcome.out.split())  # a long path breaks the titles
     assert "agreement with exact oar-p" in said and "against the truth" not in said
@@ -249,6 +249,7 @@ def test_an_earlier_measurement_stays_unless_told(cli):
         (("--task", "query", "--credit", "oar-p:m=x"), "'x' is no int"),
         (("--task", "query", "--option", "q=2"), "q must lie in [0, 1]"),
         (("--task", "query", "--credit", "sibling"), "--credit sibling compares completions of one problem"),
+        (("--task", "query", "--credit", "fipo"), "--credit fipo compares the policy with an older one"),
         (
             ("--model", "m", "--data", "x.jsonl", "--credit", "sibling"),
             "which --data does not tell; use --task",

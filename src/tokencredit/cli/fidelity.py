@@ -236,7 +236,12 @@ def _check_needs(contenders: Sequence[Contender], arguments: argparse.Namespace)
     """Refuses strategies that read which completions failed where none is judged, or is alone with its problem."""
     for contender in contenders:
         needs = contender.strategy.needs
-        if needs and not arguments.task:
+        if contender.strategy.at_loss:
+            raise UsageError(
+                f"--credit {contender.name} compares the policy with an older one that wrote the completions, which "
+                "training alone has"
+            )
+        if set(needs) - {"steps"} and not arguments.task:
             raise UsageError(
                 f"--credit {contender.name} reads which completions failed, which --data does not tell; use --task"
             )
