@@ -116,3 +116,17 @@ def test_proofs_are_run_one_by_one(tmp_path, monkeypatch):
     found = verify([PROMPT] * 4, [STEPS] * 4)
     assert found == [[True, False, None], [None] * 3, [None] * 3, [True] * 3]
     assert lean.asked[0].startswith("import Mathlib\nopen Nat\ntheorem t (a b : Nat)")
+
+
+def test_lean_that_does_not_start_is_said(tmp_path, monkeypatch):
+    class Missing(Lean):
+        def AutoLeanServer(self, config):  # noqa: N802
+            raise RuntimeError("`lake` not\nfound")
+
+    monkeypatch.setitem(__import__("sys").modules, "lean_interact", Missing())
+    (tmp_path / "lakefile.lean").write_text("")
+    with pytest.raises(UsageError, match=r"Lean does not start in .*: `lake` not found"):
+        LeanSteps(tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, "lean_interact", None)
+    with pytest.raises(UsageError, match=r"pip install 'tokencredit\[lean\]'"):
+        LeanSteps(tmp_path)

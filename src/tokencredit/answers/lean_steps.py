@@ -90,7 +90,7 @@ class LeanSteps:
         limit: seconds for a proof; one that takes longer has no verdicts.
 
     Raises:
-        UsageError: no such project, or `lean-interact` is not installed.
+        UsageError: no such project, `lean-interact` is not installed, or Lean does not start.
     """
 
     def __init__(self, project: str | Path, header: str = "", limit: float = 60.0) -> None:
@@ -102,7 +102,12 @@ class LeanSteps:
         except ImportError as error:
             raise UsageError("Lean needs the extra: pip install 'tokencredit[lean]'") from error
         self._lean: Any = lean_interact
-        self._server: Any = None
+        try:
+            config = self._lean.LeanREPLConfig(project=self._lean.LocalProject(directory=str(self.project)))
+            self._server = self._lean.AutoLeanServer(config)
+        except (RuntimeError, ValueError, OSError) as error:
+            said = " ".join(str(error).split())
+            raise UsageError(f"Lean does not start in {self.project}: {said}") from error
 
     def __call__(self, prompts: Sequence[str], steps: Sequence[Sequence[str]]) -> list[list[bool | None]]:
         """The verdicts on each completion's steps, one proof after the other."""
@@ -112,9 +117,6 @@ class LeanSteps:
         header = self.header.rstrip() + "\n" if self.header else ""
         shifted = [place and (place[0] + len(header), place[1] + len(header)) for place in proof.places]
         whole = Proof(header + proof.code, shifted)
-        if self._server is None:
-            project = self._lean.LocalProject(directory=str(self.project))
-            self._server = self._lean.AutoLeanServer(self._lean.LeanREPLConfig(project=project))
         try:
             reply = self._server.run(self._lean.Command(cmd=whole.code), timeout=self.limit)
         except (TimeoutError, ConnectionError):
