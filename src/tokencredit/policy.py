@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -47,6 +48,7 @@ from tokencredit.rollouts import Rollouts
 logger = logging.getLogger(__name__)
 
 LOGITS_PER_TOKEN = 2048  # numbers among a pass's logits, for each token of its budget
+READ_LOGITS_PER_TOKEN = 8192  # the same where a pass reads most of its tokens
 
 
 # Whether a model may run packed rows, and padded ones: found out when first needed.
@@ -230,7 +232,8 @@ class Policy(Continuing):
         """
         self._refuse_unknown(new_ids.unique().tolist())
         edits = Edits(rows, tokens, new_ids[:, None])
-        yield from self._passes().predictions(batch, clean, edits, anew, self._budget())
+        budget = replace(self._budget(), logits=self.token_budget * READ_LOGITS_PER_TOKEN)
+        yield from self._passes().predictions(batch, clean, edits, anew, budget)
 
     def most_similar(self, ids: Tensor, candidates: Tensor) -> Tensor:
         """Of each token's candidates (n, k) the one whose input embedding is nearest in angle, (n,).
