@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from models import llama, ragged, rows_of
-from tokencredit import Options, token_weights
+from tokencredit import Options, UsageError, token_weights
 from tokencredit.credit.fipo import discounted_future, fipo
 from tokencredit.generation import KnownPolicy
+from tokencredit.policy import Policy
 
 
 def moved(rows: list[list[float]], **options) -> torch.Tensor:
@@ -43,8 +44,6 @@ def test_weights_by_hand():
 def test_mass_is_kept_and_an_unchanged_policy_changes_nothing():
     model, rollouts = llama(), ragged()
     older = llama(seed=1)
-    from tokencredit.policy import Policy
-
     logps = Policy(older).token_logps(rollouts)
     weights = token_weights(model, dataclasses.replace(rollouts, old_logps=logps), "fipo")
     mask = rollouts.reasoning_mask
@@ -52,3 +51,19 @@ def test_mass_is_kept_and_an_unchanged_policy_changes_nothing():
     assert (weights[2] != 1).any()
     same = dataclasses.replace(rollouts, old_logps=Policy(model).token_logps(rollouts))
     torch.testing.assert_close(token_weights(model, same, "fipo"), torch.ones_like(weights))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"half_life": 0}, "half_life must be at least 1"),
+        ({"future_clip": math.nan}, "future_clip must be a finite number"),
+        ({"samples": 0}, "samples must be at least 1"),
+        ({"continuations": 2.5}, "continuations must be a whole number"),
+        ({"from_error": "x"}, "from_error must be a finite number"),
+        ({"amplification": 0.5}, "amplification must be at least 1"),
+    ],
+)
+def test_options_out_of_range(given, message):
+    with pytest.raises(UsageError, match=message):
+        Options(**given)
