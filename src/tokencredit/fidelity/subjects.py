@@ -160,6 +160,14 @@ def _grader(subject: Subject, problems: list[int], first: int) -> Grader:
     return grade
 
 
+def _verdicts(prompts: Sequence[str], steps: Sequence[Sequence[str]]) -> list[list[bool | None]]:
+    """The task's, and none where the policy's tokens are not its words, which the measurement says by itself."""
+    try:
+        return task_verdicts(prompts, steps)
+    except UsageError:
+        return [[None] * len(row) for row in steps]
+
+
 def _grounded(
     subject: Subject,
     problems: list[int],
@@ -187,7 +195,7 @@ def _grounded(
         needs=needs,
         ask=subject.task.marker if subject.task else PROBE,
         golds=golds,
-        verifier=task_verdicts,
+        verifier=_verdicts,
         texts=texts,
         rewards=rewards.to(device),
         advantages=torch.where(rewards > 0, 1.0, -1.0).to(device),
