@@ -93,11 +93,17 @@ def oar_p(
                 if not rollouts.reasoning_mask[row, token]:
                     continue
                 changed = list(ids)
+                said_here = ids[start + token]
+                ranked = logits[start + token - 1].argsort(descending=True).tolist()
+                others = [i for i in ranked if i != said_here]
                 if counterfactual == "pad":
                     changed[start + token] = pad
+                elif counterfactual == "alternative":
+                    changed[start + token] = others[0]
                 else:
-                    ranked = logits[start + token - 1].argsort(descending=True).tolist()
-                    changed[start + token] = next(i for i in ranked if i != ids[start + token])
+                    table = model.get_input_embeddings().weight.double()
+                    angles = {i: torch.cosine_similarity(table[said_here], table[i], 0) for i in others[:5]}
+                    changed[start + token] = max(angles, key=lambda i: float(angles[i]))
                 moved = representation(read(model, input_ids=torch.tensor([changed])), where, said, mode)
                 importance[row, token] = distance(clean, moved, mode).abs()
     return importance
