@@ -80,6 +80,13 @@ class Segment:
             return self.scattered
         return torch.arange(self.start, self.end, device=self.ids.device)
 
+    def append(self, later: Segment) -> None:
+        """Takes over the tokens, keys and values of a kept segment that follows this one."""
+        self.ids = torch.cat([self.ids, later.ids])
+        for layer, keys in later.keys.items():
+            self.keys[layer] = torch.cat([self.keys[layer], keys], dim=1)
+            self.values[layer] = torch.cat([self.values[layer], later.values[layer]], dim=1)
+
     def clean(self, layer: int, end: int) -> tuple[list[Tensor], list[Tensor]]:
         """Keys and values of the positions before `end`, in pieces, of this kept segment and those before it."""
         own = max(0, end - self.start)

@@ -114,7 +114,8 @@ def _write_part(caller: Caller, before: list[Segment], part: Tensor, draws: Draw
     device = draws.uniforms.device
     sizes = torch.tensor([segment.size for segment in before], device=device)
     logits = caller.packed(before, sizes.cumsum(0) - 1).repeat_interleave(count, dim=0)
-    last = [segment for segment in before for _ in range(count)]
+    roots = [segment for segment in before for _ in range(count)]
+    texts: list[Segment | None] = [None] * len(roots)
     prefixes = part.to(device).repeat_interleave(count)
     numbers = torch.arange(count, device=device).repeat(len(before))
     for step in range(length):
@@ -124,11 +125,17 @@ def _write_part(caller: Caller, before: list[Segment], part: Tensor, draws: Draw
             return
         prefixes, numbers = prefixes[goes_on], numbers[goes_on]
         tokens = found.ids[prefixes, numbers, step]
+        roots, texts = [roots[place] for place in left], [texts[place] for place in left]
         last = [
-            Segment(token[None], last[place].end, prefix=last[place], keep=True)
-            for place, token in zip(left, tokens, strict=True)
+            Segment(token[None], (text or root).end, prefix=text or root, keep=True)
+            for token, text, root in zip(tokens, texts, roots, strict=True)
         ]
         logits = caller.packed(last, torch.arange(len(last), device=device))
+        for place, (text, segment) in enumerate(zip(texts, last, strict=True)):
+            if text is None:
+                texts[place] = segment
+            else:
+                text.append(segment)
 
 
 def whole_samples(
