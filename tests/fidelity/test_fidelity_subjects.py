@@ -80,3 +80,18 @@ def test_prompts(subject):
         encode_prompt(tokenizer, [{"role": "user", "content": "S1"}], None, chat=False)
     tokenizer.chat_template = "ans {{ messages[0]['content'] }} ;"
     assert tokenizer.decode(encode_prompt(tokenizer, "S1 7", "? {problem}", chat=True)) == "ans ? S1 7 ;"
+
+
+def test_steps_are_judged_and_other_completions_graded(subject):
+    """By the task: a completion is as right as its own copy is, and some step is wrong."""
+    (batch,) = written(subject(problems=12), 64)
+    rollouts = batch.rollouts
+    ids = [
+        own[mask].tolist()
+        for own, mask in zip(rollouts.completion_ids, rollouts.completion_mask, strict=True)
+    ]
+    assert list(rollouts.grader(rollouts.row_keys.tolist(), ids)) == rollouts.rewards.tolist()
+    assert list(rollouts.grader([int(rollouts.row_keys[0])] * 2, [ids[0], ids[0][:-3]]))[1] == 0.0
+    judged = rollouts.step_verdicts >= 0
+    assert judged.any() and not (judged & ~rollouts.reasoning_mask).any()
+    assert (rollouts.step_verdicts == 0).any()
