@@ -61,6 +61,7 @@ def test_credit_options_from_file_and_flags(config):
     assert (training.credit, training.credit_outcome) == ("oar-p", "answer_kl")
     assert (training.credit_q, training.credit_beta, training.beta) == (0.5, 2.0, 0.0)
     assert training.credit_marker == get_task("query").marker
+    assert training.credit_verifier == "task"
 
 
 def test_names_of_the_output_directory():
