@@ -233,6 +233,7 @@ def repadded(rollouts: Rollouts, how: str) -> Rollouts:
             name: nn.functional.pad(getattr(rollouts, name), (0, 3))
             for name in ("completion_mask", "reasoning_mask", "answer_mask")
         },
+        steps=None if rollouts.steps is None else nn.functional.pad(rollouts.steps, (0, 3), value=-1),
     )
 
 
