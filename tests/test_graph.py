@@ -300,7 +300,7 @@ def test_training_is_that_of_the_separate_pass(tmp_path, answers, given, setting
     torch.testing.assert_close(losses(ours), losses(separate), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(parameters(ours), parameters(separate), rtol=1e-5, atol=1e-6)
     names = [name for name in separate.state.log_history[0] if name.startswith("credit/")]
-    assert len(names) == 9
+    assert len(names) == 10
     for before, after in zip(separate.state.log_history[:2], ours.state.log_history[:2], strict=True):
         for name in names:
             assert math.isfinite(after[name])
