@@ -78,6 +78,8 @@ def test_flags_of_train_and_their_rules(cli, qwen):
     assert settings("--use-cpu")["bf16"] is False
     assert settings("--generation_batch_size", 128)["steps_per_generation"] == 4
     assert settings("--dtype", "bfloat16", "--credit_m", 3)["credit_m"] == 3
+    default = settings("--credit", "oar-p")
+    assert (default["credit_m"], default["credit_counterfactual"]) == (8, "pad")
     lora = settings("--use_peft", "--lora_r", 4, "--lora_target_modules", "q_proj", "v_proj")
     assert lora["lora_target_modules"] == ["q_proj", "v_proj"]
 
@@ -101,6 +103,12 @@ def test_built_in_tasks(cli):
     assert numbers["shape"]["parameters"] == sum(
         parameter.numel() for parameter in get_task("query").load_policy()[0].parameters()
     )
+
+
+def test_a_strategy_whose_cost_is_not_known_is_not_called_free(cli, qwen):
+    outcome = cli("plan", "--model", qwen, "--memory", 80, "--credit", "sibling")
+    assert outcome.code == 2
+    assert "plan does not know what credit=sibling costs" in outcome.err
 
 
 @pytest.mark.parametrize(

@@ -152,10 +152,14 @@ def flops_of_prefill(shape: ModelShape, settings: Settings) -> float:
 
 def settings_of_flags(own: argparse.Namespace, chosen: argparse.Namespace, config: Any) -> Settings:
     """What a plan reads of all flags, with TRL's rules for those that were left out."""
+    from tokencredit.credit import get_strategy
     from tokencredit.plan import Settings
 
     told = {**vars(chosen), **{name: getattr(own, name) for name in _OWN_SETTINGS}}
     values = {field.name: told[field.name] for field in dataclasses.fields(Settings)}
+    if chosen.credit_m is None:
+        values["credit_m"] = get_strategy(chosen.credit).m
+    values["credit_counterfactual"] = chosen.credit_counterfactual or "pad"
     if chosen.dtype == "auto":
         stored = getattr(config, "dtype", None) or "float32"
         values["dtype"] = str(stored).removeprefix("torch.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tokencredit.errors import UsageError
 from tokencredit.memory import CPU_BYTES, CPU_TOKENS, DEVICE_TOKENS, LEAST_TOKENS
 from tokencredit.plan.settings import Settings
 from tokencredit.plan.shape import ModelShape
@@ -16,6 +17,8 @@ from tokencredit.policy import LOGITS_PER_TOKEN
 
 PUBLISHED_OUTCOME = {"oar-p": "last", "oar-g": "answer_mean", "inverted": "answer_mean"}
 GRADIENT = ("oar-g", "inverted")
+FREE = ("uniform", "random", "position", "bias", "fipo", "process-verified")
+"""They run no pass of their own."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,17 @@ def batches(shape: ModelShape, settings: Settings, budget: int) -> Batches:
 
 
 def attribution_work(shape: ModelShape, settings: Settings, budget: int) -> Work:
-    """What the chosen strategy runs on one device for a generation. Unknown strategies count as free."""
-    if settings.credit not in (*GRADIENT, "oar-p", "entropy"):
+    """What the chosen strategy runs on one device for a generation.
+
+    Raises:
+        UsageError: a strategy whose passes are not known here.
+    """
+    known = (*GRADIENT, "oar-p", "entropy", *FREE)
+    if settings.credit not in known:
+        raise UsageError(
+            f"plan does not know what credit={settings.credit} costs; it knows {', '.join(known)}"
+        )
+    if settings.credit in FREE:
         return Work()
     if settings.credit in GRADIENT and in_loss(settings):
         return _in_loss_work(shape, settings)
