@@ -32,6 +32,7 @@ def test_figures_and_report(cli):
     assert figures["report"] in outcome.out
 
 
+@pytest.mark.slow
 def test_it_can_be_run_again(cli):
     """The second time replaces the first."""
     for _ in range(2):

@@ -140,7 +140,7 @@ def test_what_can_be_mended(cli, qwen, flags, says):
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"num_hidden_layers": 2_000_000}, "num_hidden_layers 2000000; a plan takes at most 10000"),
+        ({"num_hidden_layers": 20_000}, "num_hidden_layers 20000; a plan takes at most 10000"),
         ({"num_hidden_layers": 0}, "no num_hidden_layers"),
         ({"vocab_size": -5}, "no vocab_size"),
         ({"hidden_size": 65}, "hidden_size 65, which is no multiple of its num_attention_heads 4"),

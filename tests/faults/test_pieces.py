@@ -39,6 +39,7 @@ def in_pieces(rank: int, folder: Path, arguments: tuple[Any, ...], then: tuple[A
     on_rank(rank, folder, arguments, then)
 
 
+@pytest.mark.slow
 def test_the_model_is_put_together(given, tmp_path):
     flags = (*given, "--max_steps", 2, "--per_device_train_batch_size", 6)
     assert run_ranks(in_pieces, 2, tmp_path, flags, None) == [0, 0]

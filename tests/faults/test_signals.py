@@ -61,6 +61,7 @@ def on_rank(rank: int, folder: Path, arguments: tuple[Any, ...], then: tuple[Any
     torch.save(code, folder / f"{rank}.pt")
 
 
+@pytest.mark.slow
 def test_one_rank_of_two_gets_the_signal(given, tmp_path):
     """Both stop at the same step, and go on as if they hadn't."""
     flags = (*given, *STEPS, "--per_device_train_batch_size", 6)
