@@ -95,7 +95,7 @@ def download(browser, folder: Path, press: Any, seconds: float = 20) -> Path:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         new = [path for path in folder.iterdir() if path not in before and path.suffix in (".csv", ".json")]
-        if new:
+        if new and new[0].stat().st_size:  # the name is taken by an empty file first
             return new[0]
         time.sleep(0.05)
     raise AssertionError(f"nothing was saved to {folder}")
