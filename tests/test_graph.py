@@ -15,7 +15,7 @@ from trl.trainer.utils import add_fused_lm_head
 import tokencredit.trl as subject
 from families import FAMILIES, build, with_lora
 from models import gpt2, llama, ragged, rows_of, with_probe
-from test_trl import losses, parameters, prompts, train
+from test_trl import advantages_of, losses, parameters, prompts, train
 from tokencredit import Options, UsageError
 from tokencredit.credit import TokenCredit, assign, get_strategy
 from tokencredit.credit.options import OUTCOMES, SALIENCIES
@@ -258,17 +258,7 @@ def answers(monkeypatch):
 
 @pytest.fixture
 def given(monkeypatch) -> list[torch.Tensor]:
-    """The token advantages that TRL's loss works with."""
-    seen: list[torch.Tensor] = []
-    original = subject.GRPOTrainer._compute_loss
-
-    def spy(self, model, inputs):
-        loss = original(self, model, inputs)
-        seen.append(inputs["advantages"].clone())
-        return loss
-
-    monkeypatch.setattr(subject.GRPOTrainer, "_compute_loss", spy)
-    return seen
+    return advantages_of(monkeypatch)
 
 
 # Without Adam, which makes as large a step of a gradient that is all rounding as of any other.

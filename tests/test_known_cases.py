@@ -20,7 +20,7 @@ from models import llama
 from processes import run_ranks
 from test_spans import byte_level
 from test_trainer_rows import TEXTS, given
-from test_trl import LOSSES, losses, odd_ids, outputs_of, parameters, prompts, train
+from test_trl import LOSSES, advantages_of, losses, odd_ids, outputs_of, parameters, prompts, train
 from tokencredit import STRATEGIES, Options
 from tokencredit.cli.arguments import parse_arguments
 from tokencredit.cli.training_data import bound_rewards
@@ -144,15 +144,7 @@ def test_temperature_is_in_the_losses_log_probabilities(tmp_path):
 def test_attribution_reads_the_model_at_temperature_one(tmp_path, monkeypatch, settings):
     """As its documentation says, in both stages: the same weights at any temperature of the sampling."""
     given(monkeypatch)
-    seen: list[torch.Tensor] = []
-    original = GRPOTrainer._compute_loss
-
-    def spy(self, model, inputs):
-        loss = original(self, model, inputs)
-        seen.append(inputs["advantages"].clone())
-        return loss
-
-    monkeypatch.setattr(GRPOTrainer, "_compute_loss", spy)
+    seen = advantages_of(monkeypatch)
     for temperature in (1.0, 0.5):
         more = dict(temperature=temperature, credit_gradient="labels", credit_marker="ans", steps=1)
         train(tmp_path / str(temperature), model=build_model(0), **settings, **more)

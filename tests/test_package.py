@@ -30,7 +30,7 @@ LAYERS = {
     "edits": 2,
     "checks": 2,
     "continuations": 2,
-    "continuing": 2,
+    "policy_texts": 2,
     "sampling": 2,
     "steps": 2,
     "step_verifiers": 6,

@@ -11,12 +11,11 @@ from datasets import Dataset
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from transformers import GPT2Config, GPT2LMHeadModel
-from trl import GRPOTrainer
 
 from models import gpt2, llama, ragged, rows_of
 from test_graph import check_equal, in_graph, options
 from test_trainer_rows import given
-from test_trl import parameters, prompts, train
+from test_trl import advantages_of, parameters, prompts, train
 from tokencredit import Rollouts, UsageError, token_importance, token_weights
 from tokencredit.calling import Caller
 from tokencredit.credit import assign, get_strategy
@@ -208,15 +207,7 @@ def test_the_losses_log_probabilities_do_not_see_padding(tmp_path):
 def test_both_stages_count_alike_in_training(tmp_path, monkeypatch):
     """Prompts of two lengths in a generation: one of them is padded."""
     given(monkeypatch)
-    seen: list[torch.Tensor] = []
-    original = GRPOTrainer._compute_loss
-
-    def spy(self, model, inputs):
-        loss = original(self, model, inputs)
-        seen.append(inputs["advantages"].clone())
-        return loss
-
-    monkeypatch.setattr(GRPOTrainer, "_compute_loss", spy)
+    seen = advantages_of(monkeypatch)
     dataset = Dataset.from_list([{"prompt": "S1 3 ;"}, {"prompt": "S1 1 + 2 + 3 + 4 ;"}] * 4)
     settings = dict(steps=1, max_completion_length=14, credit_marker="ans", credit_gradient="labels")
     for stage in ("rollout", "loss"):

@@ -124,6 +124,20 @@ def test_credit_reaches_every_loss(tmp_path, ones, loss_type):
     assert not torch.allclose(parameters(ours), parameters(plain), rtol=1e-4, atol=1e-6)
 
 
+def advantages_of(monkeypatch) -> list[torch.Tensor]:
+    """The token advantages (B, T) that TRL's loss works with, of each call from here on."""
+    seen: list[torch.Tensor] = []
+    original = GRPOTrainer._compute_loss
+
+    def spy(self, model, inputs):
+        loss = original(self, model, inputs)
+        seen.append(inputs["advantages"].clone())
+        return loss
+
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", spy)
+    return seen
+
+
 def outputs_of(monkeypatch) -> list[dict]:
     """What each generation hands to the loss."""
     seen: list[dict] = []

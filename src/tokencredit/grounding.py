@@ -74,12 +74,7 @@ def ground(
         fields["step_verdicts"] = _verdicts(
             tokenizer, prompt_ids, prompt_mask, completion_ids, fields["steps"], verifier
         )
-    if "ask_ids" in needs:
-        asks = [probe_tokens(tokenizer, ask)] * completion_ids.shape[0]
-        fields["ask_ids"] = _padded(asks, completion_ids.device)
-    if "gold_ids" in needs:
-        answers = [tokenizer(gold, add_special_tokens=False)["input_ids"] for gold in golds]
-        fields["gold_ids"] = _padded(answers, completion_ids.device)
+    fields |= _asked_fields(tokenizer, completion_ids, needs, ask, golds)
     rollouts = Rollouts(
         prompt_ids=prompt_ids,
         prompt_mask=prompt_mask,
@@ -91,6 +86,18 @@ def ground(
         **fields,
     )
     return rollouts, spans
+
+
+def _asked_fields(
+    tokenizer: Any, completion_ids: Tensor, needs: Collection[str], ask: str, golds: Sequence[str]
+) -> dict[str, Tensor]:
+    """What asks each row for its answer early, ask_ids (B, N), and what is right, gold_ids (B, M), where needed."""
+    fields = {}
+    if "ask_ids" in needs:
+        fields["ask_ids"] = [probe_tokens(tokenizer, ask)] * completion_ids.shape[0]
+    if "gold_ids" in needs:
+        fields["gold_ids"] = [tokenizer(gold, add_special_tokens=False)["input_ids"] for gold in golds]
+    return {name: _padded(rows, completion_ids.device) for name, rows in fields.items()}
 
 
 def _verdicts(

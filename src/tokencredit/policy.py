@@ -18,7 +18,6 @@ from torch.nn.functional import embedding, normalize
 
 from tokencredit.calling import Caller
 from tokencredit.checks import packing_agrees, padding_agrees, refuse_without_gradient
-from tokencredit.continuing import Continuing
 from tokencredit.credit.outcome import Outcome
 from tokencredit.edits import Edits
 from tokencredit.errors import UsageError
@@ -42,6 +41,7 @@ from tokencredit.passes import (
     Predictions,
     WholeRows,
 )
+from tokencredit.policy_texts import PolicyTexts
 from tokencredit.ranks import Ranks
 from tokencredit.rollouts import Rollouts
 
@@ -57,7 +57,7 @@ _pads: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 _differentiable: WeakSet[nn.Module] = WeakSet()
 
 
-class Policy(Continuing):
+class Policy(PolicyTexts):
     """A causal language model behind the calls that strategies make.
 
     Args:

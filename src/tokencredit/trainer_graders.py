@@ -40,6 +40,7 @@ def grader_of(
     """
 
     def grade(keys: Sequence[int], completions: Sequence[list[int]]) -> list[float | None]:
+        """The reward of each completion's ids, for the row of its key."""
         if not keys:
             return []
         rows = [inputs[key - first] for key in keys]

@@ -28,7 +28,7 @@ from tokencredit.sampling import Draws, Samples, end_ids, packed_samples, whole_
 Plans = Callable[[Rollouts, int], RowPlan]
 
 
-class Continuing:
+class PolicyTexts:
     """What `Policy` adds to this: its model, and how rows fall into passes."""
 
     _caller: Caller
